@@ -51,7 +51,8 @@ def pytest_report_header() -> list[str]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip tests that need missing jars or a missing server, and mark the long tests.
 
-    With `--share small`, leave out most of the kills, matrices and long tests. Their names decide which ones.
+    With `--share small`, leave out most of the kills, matrices and long tests. A test's name decides whether it is left
+    out.
     """
     from jobs.spark.jars import JAR_SETS
 

@@ -55,7 +55,7 @@ class Fault:
     times: int = 1
     pause_s: float = 0.2
     met: int = field(default=0)
-    """How many requests of this kind and key have come."""
+    """How many requests of this kind and key have arrived."""
 
     def strikes(self, kind: str, key: str) -> bool:
         if (self.kind and kind != self.kind) or not re.search(self.key, key):

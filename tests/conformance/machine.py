@@ -38,7 +38,7 @@ _parallelism = st.integers(1, 3)
 
 
 class RealStoresMachine(ResettingMachine):
-    """One warehouse in a folder; ticks one after the other, and zombies beside them."""
+    """One warehouse in a folder, ticks that run one after the other, and zombies beside them."""
 
     engine: ClassVar[Engine] = FrameEngine()
     driven: RealJob

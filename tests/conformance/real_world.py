@@ -139,7 +139,10 @@ class DiedError(BaseException):
 
 @dataclass(slots=True)
 class Strike:
-    """A fault at the crossing after the next `skip` ones, and with `stays` also at all later ones."""
+    """A fault at a boundary that was crossed `skip` times before.
+
+    With `stays`, the fault also occurs at all later crossings.
+    """
 
     at: str
     act: Callable[[], None]
@@ -180,7 +183,7 @@ class Boundaries:
 
 
 def death(at: str, skip: int = 0, *, stays: bool = False) -> Strike:
-    """Return the death of the tick at a boundary. With `stays`, none of its later steps succeeds either."""
+    """Return the death of the tick at a boundary. With `stays`, the tick dies at each later crossing too."""
 
     def die() -> None:
         raise DiedError(at)

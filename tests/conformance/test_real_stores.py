@@ -101,7 +101,7 @@ def test_a_death_over_a_savepoint_shows_who_forgets_what_is_pinned(planted, monk
 
 @pytest.mark.parametrize("planted", [True, False])
 def test_a_rollback_over_real_stores_goes_back_in_every_table(planted, monkeypatch):
-    """The rollback dies when one table shows it, and the next tick finishes it. A planted bug is found."""
+    """The rollback dies when one table shows its result, and the next tick finishes it. A planted bug is found."""
     if planted:
         LEAVE_IN_WHAT_A_ROLLBACK_TAKES_OUT.plant(monkeypatch)
     with numbered_names():

@@ -470,7 +470,7 @@ def looked(definitions, instance):
 
 
 def test_new_data_starts_a_tick_once(looked):
-    """The sources' new rows start one tick, whose tag has their number. The same rows start no second tick."""
+    """New rows of the sources start one tick. Its tag has their number. The same rows start no second tick."""
     seen = looked()
     (request,) = seen.run_requests
     assert "300" == request.tags["tidemark/rows_unread.numbers"]

@@ -232,7 +232,7 @@ ASKED = dg.define_asset_job("asked", dg.AssetSelection.checks(N_BETWEEN))
 
 
 def test_days_of_a_tick_outside_of_dagster_are_told(project):
-    """The sensor that reports the tables of such a tick reports their days, too, each once."""
+    """The sensor that reports the tables of such a tick also reports the tables' days, each day once."""
     plan_, warehouse = plan(by_day(60)), project.warehouse
     run_tick(plan_, RuntimeSettings(warehouse=warehouse), engine=TimedEngine())
     built = build_definitions(by_day(60), warehouse=warehouse)

@@ -109,7 +109,7 @@ class Dead(BaseException):
 
 
 class Mortal:
-    """Raises `Dead` when a tick comes to a boundary for the n-th time, and then at every boundary."""
+    """Raises `Dead` when a tick crosses one boundary for the n-th time, and from then on at every boundary."""
 
     def __init__(self, name: str, occurrence: int = 1) -> None:
         self.dead = False

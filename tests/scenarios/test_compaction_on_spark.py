@@ -326,7 +326,10 @@ def test_a_suite_judges_what_a_checkpoint_brings_into_the_table(tmp_path):
 
 
 def test_a_changed_pipeline_keeps_the_rows_or_is_refused(tmp_path):
-    """A table can be renamed and get a column. Another version column or another kind of table is refused by name."""
+    """A table can be renamed and get a column.
+
+    Another version column or another kind of table is refused, and the error names both declarations.
+    """
     trial = Trial(prices, tmp_path)
     trial.deliver("prices/a", delivery(date(2024, 5, 1), "north", ("tea", 3)))
     trial.deliver("prices/a", delivery(date(2024, 5, 1), "south", ("tea", 3)))

@@ -244,7 +244,7 @@ def scanned(source, pieces, names):
 
 @pytest.mark.dear
 def test_a_slice_keeps_its_rows_until_its_deletion_vector_is_vacuumed(neighbour, table):
-    """A later vector replaces the one of the slice's version. Another source object reads the slice again."""
+    """A later deletion vector replaces the slice's one. Another source object reads the slice again."""
     spark, name = neighbour, sql_name(table)
     spark.sql(f"CREATE TABLE {name} (id BIGINT) USING DELTA TBLPROPERTIES ({VECTORS})")
     spark.sql(f"INSERT INTO {name} SELECT id FROM range(0, 10, 1, 1)")

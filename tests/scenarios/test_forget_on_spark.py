@@ -187,7 +187,7 @@ def test_no_reader_finds_the_person_and_all_else_is_as_it_was(tmp_path, spark, n
         found, due = ordered(last.polars(table).collect()), ordered(wanted.polars(table).collect())
         assert without_person({(0, table): due}) == without_person({(0, table): found}), table
     person = last.polars(TOTALS).filter(pl.col("customer") == PERSON).collect()
-    assert person["rows"].to_list() == [1]  # of the last delivery, in which one of two rows is good
+    assert person["rows"].to_list() == [1]  # the good one of the last delivery's two rows
 
 
 def by_customer(data):

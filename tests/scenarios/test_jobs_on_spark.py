@@ -85,8 +85,8 @@ def test_rows_that_wait_are_put_out_when_all_sources_have_ended(tmp_path: Path, 
 
 
 # ------------------------------------------------------------------
-# On Spark, a job that has read only files goes on with the files as the first part of its source. Ticks are killed, and
-# each row comes once.
+# On Spark, the source of a job has read only files, and then gets a second part. The files become its first part. Ticks
+# are killed, and each row comes once.
 
 
 EVERY_ROWS = 25
@@ -220,7 +220,7 @@ COUNTED = StructType().add("key", LongType()).add("n", LongType())
 
 
 class CountsSlowly:
-    """Counts rows by key, and sleeps before it counts those of one key."""
+    """Counts the rows of each key, and sleeps before it counts the rows of one of the keys."""
 
     def process(self, inputs, state):
         (rows,) = inputs

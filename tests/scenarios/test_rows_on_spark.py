@@ -186,7 +186,7 @@ def test_a_rows_statistics_say_what_the_epoch_was(tick):
 
 
 class HearingSource(WrappedSource):
-    """A source that hears which checkpoints failed."""
+    """A source that records which checkpoints it was told have failed."""
 
     def __init__(self):
         super().__init__(SequenceSource(ROWS, keys=KEYS))
@@ -232,7 +232,7 @@ def test_every_listener_hears_each_completion_once_though_one_raises(tick, tmp_p
 
 
 def test_nothing_is_visible_before_the_commit_point_and_a_dead_commit_is_rolled_forward(tick, tmp_path, undisturbed):
-    """If a tick dies before its entry, tables stay empty. If it dies later, the next one publishes once (F3, G1)."""
+    """If a tick dies before its entry, tables stay empty. If it dies later, the next tick publishes once (F3, G1)."""
     die(tick, "before:AppendRow")
     assert 0 == DeltaTable(str(tmp_path / BRONZE)).to_pyarrow_table().num_rows
     die(tick, "after:AppendRow")
@@ -288,7 +288,7 @@ def test_a_failed_job_restarts_in_its_tick_and_ends_with_exact_tables(tick, tmp_
 
 
 def test_a_tick_that_was_taken_over_commits_nothing_more(tick, tmp_path, undisturbed):
-    """A second tick is refused by name, a third takes over, and the first one ends fenced off (G5)."""
+    """A second tick gets an error that names the holder, a third takes over, and the first ends fenced off (G5)."""
     met = []
 
     def rivals(name):
@@ -540,7 +540,7 @@ def is_laid_out(opened, by):
 
 @pytest.mark.jars("delta")
 def test_partitioned_tables_equal_plain_ones(tmp_path, spark):
-    """They do so over checkpoints, a rescale and a rollback, in a copy of a cut, and for jobs that read them."""
+    """They are equal over checkpoints, a rescale and a rollback, in a copy of a cut, and for jobs that read them."""
     trial = Trial(build, tmp_path)
     first = trial.run(checkpoints=2)
     assert 0 < compare(first, spark) < 180

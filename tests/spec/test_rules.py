@@ -99,7 +99,7 @@ def other(row, **changes):
 
 
 def test_a_reset_is_in_order():
-    """The reset goes back or forth.
+    """The reset moves the position back or forth.
 
     It drops no entry, its cut is its parent's, and the tables show what the reference computes.
     """
@@ -236,7 +236,7 @@ def entry(checkpoint, *folders, kind=RowKind.CHECKPOINT):
     ],
 )
 def test_an_entry_with_two_versions_or_a_smaller_one_is_found(entries, told):
-    """Numbers and texts are compared by their kind.
+    """Versions are compared as numbers or as texts, depending on their kind.
 
     Each partition is judged alone, and only rollbacks may lower a version.
     """

@@ -261,7 +261,7 @@ def kinds(parent, row):
 def test_the_seeds_meet_every_kind_of_rollback():
     """Rollbacks restore checkpoints, rollbacks and savepoints.
 
-    They pass savepoints that stay, and later restore one.
+    A rollback leaves savepoints behind that stay, and a later rollback restores one of them.
     """
     met, due = set(), {RowKind.CHECKPOINT, RowKind.ROLLBACK, RowKind.SAVEPOINT, "left", "again", "gone"}
     for seed in range(2_000):

@@ -68,13 +68,13 @@ def _names(code: ast.Module) -> Names:
 class Reach:
     """The walk: the sets `reached`, `constructed` and `heard` grow until nothing new is found.
 
-    A `case` hears its class.
+    `heard` has the classes that patterns of `case` name.
     """
 
     def __init__(self, code: Mapping[str, ast.Module] | None = None, uses: Iterable[str] = ()) -> None:
-        """Walk from every module of the users. `code` has the modules by name, by default the repository's.
+        """Walk from every module of the users. `code` maps names to modules, by default those of the repository.
 
-        `uses` are names of methods that count as called.
+        `uses` are names of methods that the walk treats as called.
         """
         self._code = {module(path): tree(path) for path in sources(*USERS, CORE)} if code is None else dict(code)
         self._names = {name: _names(parsed) for name, parsed in self._code.items()}
@@ -94,7 +94,7 @@ class Reach:
     # -------------------------------------------------------------- what a name stands for
 
     def _resolve(self, where: str, name: str) -> Definition | str | None:
-        """Return the definition in the core, or the name of a module, or None for anything else."""
+        """Return the definition in the core, or the name of a module. Return None for anything else."""
         names = self._names.get(where)
         if names is None:
             return None

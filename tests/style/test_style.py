@@ -34,7 +34,7 @@ ENTRY_POINTS = {"jobs.cli.main", "jobs.pipelines.flights_data", "jobs.spark.jars
 # The public interface, which no module of the product imports.
 ENTRY_POINTS |= {"tidemark.dagster", "tidemark.prepare", "tidemark.reporting", "tidemark.testing", "tidemark.__main__"}
 
-# The command finds pipelines by name, and the vectors' judge its runners.
+# The command finds pipelines under their names, and the judge of the vectors finds its runners so.
 FOUND_BY_NAME = ("jobs.pipelines.", "spec.flink.")
 
 
@@ -156,7 +156,7 @@ def test_nothing_is_left_for_later_or_skipped():
     found = [
         f"{name(path)}:{number} {line.strip()}"
         for path in EVERYTHING
-        if path != Path(__file__)  # it has to name them
+        if path != Path(__file__)  # this file has to name the words
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
         if BANNED_WORDS.search(line)
     ]
@@ -248,7 +248,7 @@ def test_a_class_name_has_one_meaning():
 
 
 # ------------------------------------------------------------------
-# One module has all functions and classes of key groups, and callers pass numbers to it by name.
+# One module has all functions and classes of key groups, and callers pass numbers to it as keyword arguments.
 
 
 def named_here(home):

@@ -279,7 +279,7 @@ def test_of_several_pipelines_none_is_the_default_without_a_setting(tmp_path):
 
 
 def test_a_pyproject_without_the_table_is_a_project_without_pipelines(tmp_path):
-    """Such a project only sets the folder for paths. Tidemark's own pipelines can still be given by name."""
+    """Such a project only sets the folder for paths. Tidemark's own pipelines are still known under their names."""
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "else"\n')
     assert Project(tmp_path) == project_above(tmp_path)
     assert known_pipelines(None) == known_pipelines(Project(tmp_path)) == tuple(project.OWN)

@@ -1,4 +1,4 @@
-"""Filters a table by its values through each reader: files skipped by the bounds in a log must not hold it."""
+"""Filters a table by its values through each reader. No reader may skip a file that holds the value by its bounds."""
 
 import atexit
 import math
@@ -57,7 +57,7 @@ def misread(asked: Asked) -> Iterator[str]:
     for sign in COMPARED:
         for reader, count in _COUNTS.items():
             if reader == "delta-rs" and pa.types.is_floating(value.type) and math.isnan(value.as_py()):
-                continue  # by the bounds of a file, pyarrow says 0.0 <= NaN, and by its rows not
+                continue  # for pyarrow 0.0 <= NaN holds with a file's bounds, and not with its rows
             shown, wanted = map(_told, count(replace(asked, sign=sign)))
             if shown != wanted:
                 yield f"{reader} finds {shown} rows of {asked.column!r} {sign} {str(value)[:60]}, not {wanted}"

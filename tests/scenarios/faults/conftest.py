@@ -97,7 +97,7 @@ class Matrix:
 def _struck(order: Order, kill_at: str) -> Order:
     """Return the order of a process that dies at this boundary.
 
-    A tick reaches two of the boundaries only after a checkpoint has failed, so the order makes one fail.
+    A tick reaches two of the boundaries only after a failed checkpoint, so for these the order makes a checkpoint fail.
     """
     order = replace(order, kill_at=kill_at)
     if "NotifyAborted" in kill_at:

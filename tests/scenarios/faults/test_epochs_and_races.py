@@ -84,7 +84,7 @@ def test_a_job_that_dies_again_in_each_recovery_is_made_up_for(order, undisturbe
     ("first", "second", "together"), [("row", "claim", False), ("claim", "row", False), ("row", "claim", True)]
 )
 def test_of_two_coordinators_at_the_commit_point_exactly_one_wins(order, undisturbed, changed, first, second, together):
-    """An entry and a rival's claim compete for one version. Exactly one gets it, and nothing is lost or doubled."""
+    """An entry and a rival's claim compete for one version. Exactly one gets the version. No row is lost or doubled."""
     holder = replace(order, strike=Hold(At(ROW, (3, 4)), "row")).start()
     wait_for(order.root / "row.here")
     rival = replace(order, take_over=True, strike=Hold(At(ROW, (1,)), "claim")).start()
@@ -101,7 +101,8 @@ def test_of_two_coordinators_at_the_commit_point_exactly_one_wins(order, undistu
     assert f"claimed by process {rival.process.pid} " in lost.said["message"]
     assert together or {"row": "checkpoint", "claim": "claim"}[first] == _says(order.root, version)["row"]
     assert ("caught_up", "") == _told(order.run())
-    # The loser went on staging until its entry was refused, perhaps after its rival had recovered (see the next test).
+    # The loser went on staging until its entry was refused, which can be after its rival has recovered (see the next
+    # test).
     clean_up(_at(order.root), 0)
     assert NOTHING == changed(undisturbed)
 

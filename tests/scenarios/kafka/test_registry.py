@@ -341,7 +341,7 @@ message Order {
 
 
 def message_classes(text):
-    """Return the message classes of a Protobuf schema by name."""
+    """Return a dict from the name of each message of a Protobuf schema to its class."""
     from google.protobuf.message_factory import GetMessageClass
 
     file = file_of(compiled(KnownSchema(number=abs(hash(text)) % 10_000, kind="PROTOBUF", text=text)), "the test's")

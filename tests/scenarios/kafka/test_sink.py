@@ -37,7 +37,7 @@ def shown(topic):
 
 
 def assert_exact(topic, checkpoints, rows=10):
-    """Assert that a reader sees each row of these checkpoints once, and that the topic has the last one's number."""
+    """Assert that a reader sees each row of these checkpoints once, and the topic has the last checkpoint's number."""
     expected = [f"{checkpoint}/{n}" for checkpoint in range(1, checkpoints + 1) for n in range(rows)]
     assert Counter(expected) == Counter(key for key, _ in shown(topic))
     assert checkpoints == sink_of(topic).prepare("job", OUT, SCHEMA)

@@ -315,7 +315,7 @@ def half_published(name: str, root: Path) -> bool:
 def half_published_in_flight(name: str, root: Path) -> bool:
     """Return True before a publication if the committed checkpoint is at least the second, and holds rows in flight.
 
-    Any table's publication counts here, because silver may publish nothing then.
+    It may be the publication of any table, because silver may have nothing to publish then.
     """
     if not name.startswith(ANY_PUBLICATION):
         return False

@@ -81,7 +81,7 @@ FIRST = {"a_rows": (count(), "count(*)"), "a_max": (max_of("n"), "max(n)"), "a_s
 
 
 def changes_steps(seed):
-    """Draw a random pipeline: its keys, a filter on the first aggregate, and the functions of the second one."""
+    """Draw a random pipeline: its keys, a filter on the first aggregate, and the functions of the second aggregate."""
     chance = random.Random(seed)  # noqa: S311 - test data
     return {
         "rows": 120,

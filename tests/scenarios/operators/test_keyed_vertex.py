@@ -324,7 +324,7 @@ ALL = -1
 
 @dataclass(frozen=True, slots=True)
 class WithTotal:
-    """Counts rows by key. It also emits one row for all keys together, under a key of its own."""
+    """Counts the rows of each key. It also emits one row for all keys together, under a key of its own."""
 
     def process(self, inputs, state):
         known = state.select("key", before="n")

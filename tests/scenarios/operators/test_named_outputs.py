@@ -41,7 +41,7 @@ class Renaming:
 
 
 class Sorted:
-    """Counts and sums by key. Emits odd rows as `odd`, and each key that it sees for the first time as `seen`."""
+    """Counts and sums each key. Emits odd rows as `odd`, and each key that it sees for the first time as `seen`."""
 
     def __init__(self, outputs):
         self.outputs = outputs

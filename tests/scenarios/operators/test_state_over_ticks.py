@@ -49,7 +49,7 @@ KEYS = 8
 
 @dataclass(frozen=True, slots=True)
 class Remember:
-    """Counts rows by key, and writes the text `says` beside the count."""
+    """Counts the rows of each key, and writes the text `says` beside the count."""
 
     says: str
 
@@ -168,7 +168,7 @@ def test_a_state_too_large_for_the_entry_ends_the_tick_by_name(spark, tmp_path):
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Counts rows by key, in the column `name`."""
+    """Counts the rows of each key, in the column `name`."""
 
     name: str
 

@@ -438,7 +438,7 @@ def test_a_vertex_with_row_rules_scans_files_if_its_tasks_can_judge_all(checks, 
 
 
 def both_ways(bench, monkeypatch, plan):
-    """Run a micro-batch by scanning tasks and by Spark. Return the rows of each file that came out, by table."""
+    """Run a micro-batch by scanning tasks and by Spark. Return, for each run, a dict from tables to their rows."""
     found = []
     for reads in (scanned_input, lambda *_: None):
         monkeypatch.setattr(ways_to_read, "scanned_input", reads)

@@ -356,7 +356,7 @@ class OneColumn:
 
 
 ODD_US = [None, 0, -1, 1_774_000_000_123_999, -62_135_596_800_000_000, 253_402_300_799_999_999, 253_402_300_800_000_000]
-"""Times of 1969, the first moment of the year 1, the last one of 9999, and the next one, which Python cannot hold."""
+"""Times of 1969, the first moment of the year 1, the last one of 9999, and the moment after it, which Python lacks."""
 
 
 @pytest.mark.usefixtures("restored_zone")

@@ -381,7 +381,7 @@ def cells(text):
 def test_the_newest_state_is_a_table_of_real_columns(typed):
     """The table has a row for each key, in order.
 
-    It shows null as null, and a list by its first item. It also mentions rows in flight.
+    The command prints null as null, and of a list the first item. It also mentions rows in flight.
     """
     code, out, _ = typed("state", "by_key")
     assert ExitCode.DONE == code
@@ -391,7 +391,7 @@ def test_the_newest_state_is_a_table_of_real_columns(typed):
 
 
 def test_an_older_state_and_single_keys_can_be_asked_for(typed):
-    """A user names a cut by number or by time, and keys by any key column. The output says what the limit left out."""
+    """A user names a cut by its number or a time, and chooses keys by any key column. The output names the limit."""
     assert [["SFO", "2", "5", "[]"]] == cells(typed("state", "by_key", "--at", "1", "--key", "place=SFO")[1])
     at = ["--at", "1970-01-01T00:00:01.500Z"]
     assert [["LAX", "1", "1", "[7]"]] == cells(typed("state", "by_key", *at, "--key", "place=LAX", "--key", "day=1")[1])

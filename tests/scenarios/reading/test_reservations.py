@@ -101,7 +101,7 @@ def forget_past_entries(root):
 
 
 def test_state_at_a_reserved_cut_stays_readable_for_every_reader(root, capsys):
-    """The cut's entry was subsumed. Readers that join the reservation, or ask by number, can still read."""
+    """The cut's entry was subsumed. Readers that join the reservation, or name the cut, can still read."""
     program, chosen = started(root, "run-1")
     try:
         before = state_of(Cuts(root, JOB).at(chosen))

@@ -52,7 +52,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
 
 @pytest.mark.parametrize("take_over", [False, True])
 def test_of_two_claims_of_one_version_exactly_one_wins(tick, tmp_path, undisturbed, take_over):
-    """Two ticks that saw the same version both append their claim. One runs, and the other's error names the first."""
+    """Two ticks that saw the same version both append their claim. One runs. The other's error names that tick."""
     meet = threading.Barrier(2)
     met = threading.local()
 
@@ -79,7 +79,7 @@ def test_of_two_claims_of_one_version_exactly_one_wins(tick, tmp_path, undisturb
 
 @pytest.mark.parametrize("before", [0, 1], ids=["a table ahead", "a file gone"])
 def test_what_was_seen_in_two_moments_refuses_nothing(tick, tmp_path, undisturbed, monkeypatch, before):
-    """Others complete checkpoints after a tick has read the entries and before it reads tables and files.
+    """Other ticks complete checkpoints after a tick has read the entries and before it reads tables and files.
 
     The tick looks again.
     """
@@ -100,7 +100,10 @@ def test_what_was_seen_in_two_moments_refuses_nothing(tick, tmp_path, undisturbe
 
 
 def test_a_second_process_is_told_who_holds_the_job_and_loses_nothing(start, tmp_path, undisturbed):
-    """While one process runs, another ends and names the first one's pid. The first one ends as if it were alone."""
+    """While one process runs, a second one ends with an error that names the first one's pid.
+
+    The first process ends as if it were alone.
+    """
     gate = tmp_path / "gate"
     first = start(gate=gate)
     wait_for(tmp_path / LEASE)

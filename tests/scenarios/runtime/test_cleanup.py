@@ -115,7 +115,7 @@ def test_after_a_clean_up_every_retained_row_restores_and_every_cut_reads(root, 
     No other file is left.
     """
     orphan(root)
-    DeltaTable(root / BRONZE).optimize.compact()  # so that only older versions, those of cuts, show what was staged
+    DeltaTable(root / BRONZE).optimize.compact()  # so that only versions of older cuts show the staged files
     before = _cut_contents(root)
     done = clean_up(at(root), 0)
     assert len(done.deleted.files) > 3

@@ -92,7 +92,7 @@ def test_a_missing_job_and_an_unfit_table_are_named(tick, tmp_path, source):
     with pytest.raises(SourceError, match=upserted):
         poll(CutSource(tmp_path, JOB, GOLD))
     reset(Warehouse(tmp_path, ProtocolPaths(JOB)), build().sources, Reset("numbers", "start"))
-    with pytest.raises(SourceError, match=upserted):  # an entry that changes no table says it too
+    with pytest.raises(SourceError, match=upserted):  # also if the newest entry changes no table
         poll(CutSource(tmp_path, JOB, GOLD))
     with pytest.raises(SourceError, match=r"has no table 'bronze/other', only bronze/numbers:"):
         poll(CutSource(tmp_path, JOB, "bronze/other", schema=source.schema()))
@@ -114,7 +114,7 @@ def test_a_mode_that_shows_a_part_of_a_cut_is_refused(changed, tmp_path):
 
 
 def test_the_source_sees_a_rollback_of_the_upstream_job(tick, tmp_path, source):
-    """The cut to which the job went back stands, and abandoned cuts do not, even after further checkpoints."""
+    """The cut to which the job was rolled back is valid, and abandoned cuts are not, even after further checkpoints."""
     warehouse = Warehouse(tmp_path, ProtocolPaths(JOB))
     tick(limits=ONE)
     old = list(to_the_cut(source))[-1]
@@ -245,7 +245,7 @@ def last(source, position):
 
 
 # ------------------------------------------------------------------
-# Two jobs of which one or both keep their warehouse on an S3 server: the second reads the cuts of the first.
+# Two jobs, one or both with the warehouse on an S3 server. The second job reads the cuts of the first.
 
 
 @pytest.fixture

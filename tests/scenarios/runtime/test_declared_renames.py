@@ -66,7 +66,7 @@ def sums(rows):
 
 
 def must_be_exact(root, version, rows):
-    """Assert that every table of a version has each of so many rows exactly once."""
+    """Assert that every table of a pipeline version has each of this many rows exactly once."""
     assert sums(rows) == shown(root, version.gold)
     assert list(range(rows)) == numbers(root, version.bronze)
     state = table_of_state(JOB, VertexId(version.operator))
@@ -123,7 +123,7 @@ def test_a_rename_moves_no_byte(tmp_path):
 
 
 def test_renamed_twice_and_back(tmp_path):
-    """Each version declares the names of the version before it. Old names become free again."""
+    """Each version of the pipeline declares the names of the version before it. Old names become free again."""
     laid_out(tmp_path, HALF)
     tick(tmp_path, HALF + 1, RENAMED)
     third = Version(

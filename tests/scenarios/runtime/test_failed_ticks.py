@@ -91,7 +91,7 @@ def test_a_tolerated_failure_is_listed_and_is_no_finding(tmp_path, answered, mon
     assert (1, "failed", "CHECKPOINT_ASYNC_EXCEPTION") == (one["checkpoint"], one["status"], one["reason"])
     rows = JobStores(Warehouse(tmp_path, ProtocolPaths(JOB)), cross_freely).entries.rows()
     (entry,) = [row for row in rows if isinstance(row, CheckpointRecord) and row.checkpoint == 2]
-    assert [1] == [each.checkpoint for each in entry.statistics.failed]  # so a tick that dies now has said it
+    assert [1] == [each.checkpoint for each in entry.statistics.failed]  # so it is recorded even if the tick dies now
     assert "failed at checkpoint" not in answered("doctor", JOB, "--warehouse", tmp_path)[1]
 
 

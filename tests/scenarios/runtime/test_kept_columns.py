@@ -172,7 +172,7 @@ def test_a_rollback_across_a_rename_and_either_version_goes_on(tmp_path, rows_of
 
 
 def test_renamed_twice_and_back(tmp_path):
-    """Each rename needs only the name of the version before. The old name is free again."""
+    """Each rename declares only the name in the pipeline's version before. The old name is free again."""
     laid_out(tmp_path, HALF)
     first = newest(tmp_path).checkpoint
     foreign(tmp_path, 100)
@@ -197,7 +197,7 @@ def test_the_version_of_before_is_refused_after_the_rename(tmp_path):
 
 
 def test_a_partitioned_table_keeps_its_layout(tmp_path):
-    """Each file stays in its partition, rows of others too."""
+    """Each file stays in its partition. This includes files that other programs wrote."""
     laid_out(tmp_path, HALF, BY_KEY)
     foreign(tmp_path, 100)
     tick(tmp_path, HALF + 1, BY_KEY_RENAMED)
@@ -360,7 +360,7 @@ def test_a_dry_run_shows_each_change(tmp_path):
 
 
 # ------------------------------------------------------------------
-# A tick dies while it changes the columns of an append table, and the next ticks make up for it (D6, G2).
+# A tick dies while it changes the columns of an append table, and the next ticks finish or undo the change (D6, G2).
 
 
 COMMITTED = ["after:AppendRow", f"before:PublishTable:{TABLE}", f"after:PublishTable:{TABLE}", "after:RecordCut"]
@@ -557,7 +557,10 @@ def test_spark_reads_a_widened_column_of_old_files(tmp_path, neighbour):
 
 @pytest.mark.spark
 def test_a_stream_that_begins_with_the_rename_gets_no_row_twice(tmp_path, neighbour):
-    """The stream gets only new rows, and none that the rename rewrote. An older stream fails by name."""
+    """The stream gets only new rows, and none that the rename rewrote.
+
+    A stream that began before the rename fails with Delta's error for a changed schema.
+    """
     laid_out(tmp_path, HALF)
     got: list[int] = []
 

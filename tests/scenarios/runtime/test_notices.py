@@ -406,7 +406,10 @@ def run(typed, tmp_path):
 
 
 def test_each_tick_ends_with_the_reports_of_its_newest_cut(run):
-    """A tick that stops early reports on its own cut, and one without news on the newest. Brackets stay as they are."""
+    """A tick that stops early reports on its own cut, and a tick without new rows on the newest cut.
+
+    Brackets in a report are printed unchanged.
+    """
     code, out, _ = run("--checkpoints", "1")
     assert (0, True) == (code, "cut 1: 100 rows [counted]" in out)
     for _ in range(2):

@@ -165,7 +165,7 @@ def test_every_command_works_on_a_store(url, typed):
 @pytest.mark.kill
 @pytest.mark.dear
 def test_a_killed_copy_in_a_store_is_deleted_by_the_next_one(url, undisturbed, monkeypatch):
-    """This also holds if the deletion breaks off, since it deletes the note that says who made the copy last of all."""
+    """This also holds if the deletion breaks off. The note that names the copy's maker is deleted last of all."""
     run(url)
     savepoint, to = CheckpointId(max(records(url))), StoreUrl(f"{url}-copy")
     killed(dies_copying, url, savepoint, to, 6)
@@ -395,7 +395,7 @@ def slow_url(proxy, monkeypatch):
 
 @S3_ONLY
 def test_a_checkpoint_waits_for_few_requests(slow_url, proxy):
-    """It waits for a look and for writes: two of its entry, one of the tables, two of the cut.
+    """It waits for one read and five writes: two for its entry, one for the tables, two for the cut.
 
     Independent requests run at the same time.
     """

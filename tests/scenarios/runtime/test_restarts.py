@@ -267,7 +267,7 @@ def test_a_tick_whose_checkpoints_all_fail_learns_of_a_rival_at_once(tick, tmp_p
     report = tick(plan=build(config=config), boundary=taken_over, limits=TickLimits(duration_ms=20_000))
     assert (TickOutcome.FAILED, CheckpointFailureReason.FENCED) == (report.outcome, report.reason)
     assert f"claimed by process {this_process().pid} " in report.message
-    assert damaged.checks <= 3  # the next checkpoint may have been on its way
+    assert damaged.checks <= 3  # the next checkpoint may have begun already
     with report.trace.open("rb") as lines:
         assert [] == judge_trace(lines).problems
 
@@ -370,7 +370,7 @@ def test_a_full_trace_makes_the_tick_go_on_in_another(tmp_path, undisturbed, bou
 
 
 def test_a_trace_without_its_predecessors_is_accepted_and_a_changed_one_refused(tmp_path):
-    """The newest trace is judged without the others. If one fact is removed or changed, the judge finds it."""
+    """The newest trace is judged without the others. If one fact is removed or changed, the judge finds the error."""
     root = tmp_path / "warehouse"
     run(root, TraceBounds(checkpoints=3))
     *older, newest = traces(root)[:-1]

@@ -101,7 +101,7 @@ def test_a_rollback_to_a_damaged_row_names_an_older_good_one(tmp_path, spoil, sa
 
 
 def test_a_lost_table_file_is_found_too(tmp_path):
-    """The damaged file belongs to an append table. The cut shows it, though an older checkpoint added it."""
+    """The damaged file belongs to an append table. The cut shows the file, though an older checkpoint added it."""
     first, second, _ = laid_out(tmp_path, 3)
     adds = next(table.adds for table in records(tmp_path)[first].tables if table.table == BRONZE)
     spoil_bit(tmp_path / adds[0].path)

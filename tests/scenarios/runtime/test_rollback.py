@@ -271,7 +271,7 @@ def test_what_a_table_lost_to_a_foreign_delete_in_an_upsert_table_comes_back(tmp
 
 
 def test_a_committed_checkpoint_is_published_before_it_is_left(tmp_path, monkeypatch, undisturbed):
-    """A tick died after its commit point. The rollback first rolls its entry forward, and then goes back."""
+    """A tick died after its commit point. The rollback first rolls that tick's entry forward, and then rolls back."""
     first, *_ = laid_out(tmp_path, 1)
     expected = read_cut(tmp_path)
     with pytest.raises(Dead):
@@ -337,7 +337,7 @@ def test_the_plan_and_the_end_say_the_same_rows_and_none_below_zero(tmp_path, ca
 def test_a_plan_without_positions_that_can_be_counted_says_what_the_checkpoints_counted(tmp_path, capsys):
     """Without the pipeline's code, positions are only texts.
 
-    The table says `unknown`, and the sentence has the rows that the checkpoints counted.
+    The printed table shows `unknown`, and the sentence below it has the number of rows that the checkpoints counted.
     """
     first, *_ = laid_out(tmp_path, 2)
     rows = newest(tmp_path).statistics.rows
@@ -347,8 +347,8 @@ def test_a_plan_without_positions_that_can_be_counted_says_what_the_checkpoints_
 
 
 # ------------------------------------------------------------------
-# Rollbacks of tables in which another writer has merged files. The merge is undone, left alone, or the rollback is
-# refused by name. No Spark.
+# Rollbacks of tables in which another writer has merged files. The rollback undoes the merge, leaves it alone, or is
+# refused with an error that names the merge. No Spark.
 
 
 @pytest.mark.dear

@@ -386,7 +386,10 @@ def test_a_savepoint_of_a_checkpoint_that_a_dead_tick_committed_publishes_that_f
 
 
 def test_only_savepoints_that_nothing_begins_from_are_disposed_of(tmp_path):
-    """To dispose of the newest checkpoint, an older one or an unknown id is refused by name. Nothing is deleted."""
+    """To dispose of the newest checkpoint, an older one or an unknown id fails. The error names the id.
+
+    Nothing is deleted.
+    """
     run(tmp_path, 2)
     row = savepoint_at_rest(at(tmp_path))
     older, newest = sorted(each for each in records(tmp_path) if each != row.checkpoint)
@@ -519,7 +522,7 @@ def test_a_wrong_from_says_what_to_type(root, typed, words, said):
 
 
 def test_what_does_not_fit_is_said_before_anything_runs(root, typed, tmp_path):
-    """The error names a missing operator and both ways out. With the flag, its state is left behind by name."""
+    """The error names a missing operator and both ways out. With the flag, the tick names what it leaves behind."""
     other = "tests.scenarios.runtime.sequence_job:without_aggregate"
     fork = tmp_path / "fork"
     code, _, err = typed("run", other, "--from", f"{root}@2", "--warehouse", fork)
@@ -746,8 +749,8 @@ def test_a_from_that_leads_nowhere_says_what_is_there(root, tmp_path, monkeypatc
 
 
 # ------------------------------------------------------------------
-# A reset moves one source to another position. Tables and state stay. A wrong reset is refused by name. A reset that
-# dies has no effect or is finished.
+# A reset moves one source to another position. Tables and state stay. A wrong reset is refused with an error that names
+# the mistake. A reset that dies has no effect or is finished.
 
 
 SOURCES = KEEPS_ALL.sources

@@ -1,4 +1,4 @@
-"""A table that shows less than its recorded cut is published again, or the job is refused by name (G1).
+"""A table that shows less than its recorded cut is published again, or a tick is refused (G1).
 
 A log can lose entries in a power cut, by a person's mistake, or when a table's folder is restored from an older backup.
 """
@@ -418,7 +418,7 @@ def test_with_the_flag_the_tick_leaves_the_state_behind_and_reads_on(root, answe
 
 
 class Disk:
-    """Records which files were synced, and which names, since they are synced with their folder."""
+    """Records which files were synced, and which file names. A name is synced with its folder."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._bytes: set[int] = set()

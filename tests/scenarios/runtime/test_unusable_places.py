@@ -508,7 +508,7 @@ def test_a_row_of_another_job_is_refused(tmp_path, typed):
     ("column", "value"), [("checkpoint", 1), ("kind", "checkpoint"), ("nonce", "x"), ("version", None)]
 )
 def test_columns_that_disagree_with_their_row_are_refused(tmp_path, typed, column, value):
-    """Retention uses the columns, so a savepoint whose column says `checkpoint` would be subsumed."""
+    """Retention uses the columns, so a savepoint with `checkpoint` in the column of its kind would be subsumed."""
     root = tmp_path / "warehouse"
     run(root, 2)
     number = savepoint_at_rest(at(root)).checkpoint
@@ -572,7 +572,7 @@ def test_no_clean_up_deletes_behind_a_symbolic_link(tmp_path):
 
 
 def test_a_log_that_removes_odd_paths_makes_no_clean_up_delete_them(tmp_path):
-    """The table's log says that it removed its own first entry, a file that is needed, and a file outside."""
+    """The table's log has removes of its own first entry, of a file that is needed, and of a file outside the table."""
     root = tmp_path / "warehouse"
     run(root, 1)
     log = root / "bronze/numbers/_delta_log"

@@ -114,7 +114,7 @@ def test_sql_users_can_read_an_entry(warehouse, rows):
 
 
 def test_an_entry_is_committed_only_after_its_files_are_durable(warehouse, rows):
-    """The files are made durable while the entry is written. The commit waits for them, however long it takes."""
+    """The files are made durable while the entry is written. The commit waits for that, however long it takes."""
     seen = []
 
     def make_durable():
@@ -308,7 +308,7 @@ def append_many(root, host, count):
 
 
 def test_two_processes_that_keep_appending_lose_and_double_no_entry(warehouse):
-    """Real processes race. Each version has one winner, and the entry of each winner is in once."""
+    """Real processes race. Each version has one winner, and the entry of each winner is in the table once."""
     both = [Running(append_many, warehouse.root, host, 60) for host in ("alpha", "beta")]
     won = [each.wait().said for each in both]
     versions = sorted(version for each in won for version in each)

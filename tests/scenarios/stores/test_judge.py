@@ -137,7 +137,10 @@ def test_a_suite_on_values_is_not_judged_without_rows_and_loads_nothing(tmp_path
 
 
 def test_an_expectation_that_saw_only_nulls_says_so_and_mostly_says_what_it_let_in(judge):
-    """Great Expectations lets both pass. The report calls the first one not judged, and names values of the second."""
+    """Great Expectations lets both expectations pass.
+
+    The report calls the first one not judged, and names values of the second one.
+    """
     table = pa.table({"a": pa.array([None, None], pa.int64()), "b": [1, -1]})
     half = Expectation(BETWEEN, {"column": "b", "min_value": 0, "mostly": 0.5})
     verdict = _judged(judge, table, Expectation(BETWEEN, {"column": "a", "min_value": 0}), half)

@@ -392,7 +392,7 @@ def test_metadata_are_written_only_when_they_change(tables, plain, schema) -> No
 
 
 def test_a_description_that_is_taken_out_stays_in_the_table(tables, plain, schema) -> None:
-    """Tidemark cannot know whether somebody else relies on the description by now."""
+    """Somebody else may rely on the description by now, and Tidemark cannot know this."""
     tables.output.ensure(plain, schema, TableMode.APPEND, Shows((K, V)), SAYS)
     published(tables, plain, 2)
     tables.output.ensure(plain, schema, TableMode.APPEND, Shows((K, V)), NOTHING_SAID)

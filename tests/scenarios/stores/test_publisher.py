@@ -80,7 +80,7 @@ def test_a_lost_reply_or_request_publishes_once(warehouse, tables, silver, schem
 
 
 def test_a_publisher_gives_up_on_a_log_that_always_fails(warehouse, tables, silver, schema):
-    """The publisher tries a bounded number of times. Its answer names the table, and says that nothing is lost."""
+    """The publisher tries a bounded number of times. The error names the table, and says that nothing is lost."""
     tables.output.ensure(silver, schema, TableMode.APPEND)
     struck = []
 

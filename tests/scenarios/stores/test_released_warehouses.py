@@ -66,5 +66,5 @@ def test_a_released_warehouse_is_read_and_goes_on(tmp_path, version):
     require_answer(latest, everything, customers)
     subprocess.run([sys.executable, "-m", "tidemark", "rollback", "shop", "3"], cwd=tmp_path, check=True)
     require_answer(trial.run(), everything, customers)
-    for trace in released:  # only the release's core can replay it, so it is not judged with those of this test
+    for trace in released:  # only the release's core can replay it, so it is not judged with this test's traces
         trace.unlink(missing_ok=True)

@@ -151,7 +151,7 @@ def test_a_slip_in_the_head_of_a_statement_is_not_in_its_body(drawn):
 
 
 def test_a_run_continues_after_one_that_stopped(tmp_path, capsys, monkeypatch):
-    """Results are written one by one. A slip with a result is not judged again, and the report counts all."""
+    """Results are written one by one. A slip with a result is not judged again, and the report counts all slips."""
     monkeypatch.setattr(command, "trials", lambda: _seeds(range(10, 14)))
     monkeypatch.setattr(command, "unit_tests", tuple)
     results = tmp_path / "results.ndjson"

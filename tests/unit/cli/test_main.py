@@ -568,7 +568,7 @@ def job(tmp_path, record):
 
 @pytest.mark.parametrize("engine", ["Polars", "DuckDB"])
 def test_the_lines_read_each_table_at_its_version(tables, engine):
-    """Each engine reads one row at version 0 of a table and three rows at version 2 of the other."""
+    """Each engine reads one row of the first table at version 0, and three rows of the second table at version 2."""
     recipe = next(each for each in recipes(cut_of(tables)) if each.engine == engine)
     names: dict = {}
     exec("\n".join(recipe.lines), names)  # noqa: S102 - a user would paste them
@@ -616,7 +616,7 @@ def test_the_pipelines_name_may_be_left_out(job, capsys):
 
 
 def test_a_cut_that_is_not_published_says_how_to_publish_it(job, capsys):
-    """The newest checkpoint is only committed, and its cut is not recorded yet. So the newest cut is the one before."""
+    """The newest checkpoint is committed, and its cut is not recorded yet. So the newest cut is the cut before."""
     assert ExitCode.DONE == execute(["cut", "--warehouse", str(job.root)])
     assert "cut 6 of flights" in capsys.readouterr().out
     assert ExitCode.NOT_THERE == execute(["cut", "7", "--warehouse", str(job.root)])

@@ -675,9 +675,9 @@ def test_a_pipe_gets_lines_and_a_terminal_a_bar():
 
 
 def test_rows_ahead_are_those_after_the_restored_positions(record):
-    """From the start, all rows are ahead. After a checkpoint, only those after its positions are.
+    """From the start, all rows are ahead. After a checkpoint, only the rows after its positions are ahead.
 
-    A vertex without splits has none.
+    A vertex without splits has no rows ahead.
     """
     sources = {FLIGHTS: Split({"EWR": 5_000, "JFK": 100})}
     restored = record(position="1200")

@@ -50,7 +50,7 @@ _Numbers = Mapping[str, int]
 
 @dataclass(frozen=True)
 class _File:
-    """A file: the numbers of its columns by name, and whether the job wrote it."""
+    """A file: a dict from its columns' names to their numbers, and whether the job wrote the file."""
 
     holds: _Numbers
     ours: bool

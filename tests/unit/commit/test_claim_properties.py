@@ -192,7 +192,7 @@ class ClaimsMachine(RuleBasedStateMachine):
 
     @staticmethod
     def _is_refused(made: Refused, held: Claim | None, left_ms: int | None, *, sees: bool) -> None:
-        """Judge what a refusal says, and how much time it gives the holder."""
+        """Judge whom a refusal names, and how much time it gives the holder."""
         if held is None:
             expect(holds=False, invariant=CLAIMS, what=f"{made} of a job that nobody has held")
             return
@@ -236,10 +236,11 @@ class ClaimsMachine(RuleBasedStateMachine):
 RACES: Final = "races-are-fair"
 """A process bases its claim on its last look at the job, and on a yes to each of its questions.
 
-With `take_over`, it takes the job from the holder that it met first, and from no newer holder. A no counts only if
-nothing has changed since the question. If a list lacks an entry that the process knows of, the process looks again. It
-gives up after five lost races, or after five such lists in a row. While a cut waits for approval, no process moves the
-job on."""
+With `take_over`, it takes the job from the holder that it met first, and from no newer holder. An answer no is accepted
+only if nothing has changed since the question. If a list lacks an entry that the process knows of, the process looks
+again. The process gives up after five lost races, or after five such lists in a row. While a cut waits for approval, no
+process moves the job on.
+"""
 
 _BARE: Final = Errand(questions=(Question.POSSIBLE, Question.REPAIRABLE), repairs=False, rolls_forward=False)
 
@@ -587,7 +588,7 @@ class LineMachine(RuleBasedStateMachine):
         self.end = NO_CHECKPOINT
         """The newest entry with a cut, which may be the entry of a rollback."""
         self.untold: set[CheckpointId] = set()
-        """Savepoints whose mark may be wrong, because the entries that would show it are gone."""
+        """Savepoints whose mark may be wrong, because the entries that would show the error are gone."""
         self.cuts: set[CheckpointId] = set()
         """The recorded cuts that no clean-up has dropped."""
         self.claims = 0

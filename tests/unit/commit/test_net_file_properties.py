@@ -43,7 +43,7 @@ from tests.unit.full_entry import plain_entry
 NET: Final = "entries-bring-cuts"
 """Publishing an entry makes each table show its cut. What the parent's cut already held is not published again."""
 KEYED: Final = "keyed-files-named"
-"""An entry lists the files of upsert, overwrite and state tables by table, each file once, with the table's mode."""
+"""For each upsert, overwrite and state table, an entry lists its mode and its files, each file once."""
 
 _JOB: Final = JobName("small")
 _MADE_BY: Final = Version(Generation(1), 1)

@@ -16,7 +16,10 @@ from tests.unit.commit.large_rows import STATE, SUMS, TOTALS, keyed, large_recor
 _TABLES = (Table(STATE, TableMode.STATE), Table(TOTALS, TableMode.UPSERT))
 _GRAPH = JobGraph((Vertex(SUMS, VertexKind.KEYED, 3, _TABLES),), ())
 _PARENT_VERSION = 2
-"""The version of each table at the parent's cut. In `large_record`, the entry of this number has it, too."""
+"""The version of each table at the parent's cut.
+
+`large_record` records it in the entry that it makes with this number.
+"""
 
 
 def _said(now, before, **parent):

@@ -47,7 +47,7 @@ class Target:
     """The checkpoints whose rows readers see, in order."""
     number: CheckpointId = NO_CHECKPOINT
     coming: CheckpointId = NO_CHECKPOINT
-    """The number of the last commit. It replaces `number` when that commit has arrived."""
+    """The number of the last commit. This replaces `number` when the target has processed the commit."""
     owner: int = 0
     sent: CheckpointId | None = None
     """The rows in the open transaction."""
@@ -61,7 +61,7 @@ class Target:
         return self.number
 
     def settle(self) -> None:
-        """Replace the number by that of the last commit."""
+        """Replace the number by the number of the last commit."""
         self.number = self.coming
 
     def take_over(self) -> int:

@@ -423,7 +423,7 @@ def _ends(steps: Steps[bool], *, done: bool) -> None:
 def _due_of_rolling_forward(
     record: CheckpointRecord, parent: dict[TableName, int]
 ) -> Iterator[tuple[TableName, bool, bool]]:
-    """Yield each publication: its table, whether only the entry's columns are kept, and whether it is to a sink."""
+    """Yield each publication: its table, whether only the entry's columns are kept, and whether it goes to a sink."""
     removed = [
         each.table
         for each in record.tables

@@ -383,12 +383,14 @@ def _due_inside(column: str, was: _Kind, now: _Kind, renamed: Mapping[str, str])
 MEANINGS: Final = "meanings-are-kept"
 """Old values of a column are kept only if its function, the names of its arguments and its version are the same.
 
-They are kept, too, if the checkpoint recorded none of these."""
+Old values are also kept if the checkpoint recorded none of these.
+"""
 RENAMES: Final = "renames-are-clear"
 """A renamed column keeps its values.
 
-A rename is refused if the files have both names, or if they have neither and a column would be dropped. A pipeline is
-refused, too, if it undoes a rename of its cut without declaring so."""
+A rename is refused if the files have both names, or if the files have neither name and a column would be dropped. A
+pipeline is also refused if it undoes a rename of its cut without declaring so.
+"""
 HINTS: Final = "drops-get-hints"
 """The report on a dropped column has a hint if a new column may be the same one under another name."""
 
@@ -440,7 +442,7 @@ def test_meanings_record(was, now, held, then):
     called = []
     for said in was or ():
         new = [new for new, old in then.items() if old == said[0]]
-        if then.get(said[0]) not in names:  # else the old name is recorded too, and the files have it
+        if then.get(said[0]) not in names:  # else the cut has the old name too, and so have the files
             called.append((new[-1] if new else said[0], *said[1:]))
     renamed = under_new_names_of_meanings(before, then)
     due = None if was is None else _all(called)
@@ -548,7 +550,7 @@ def renames_due(
 def renames_undeclared(
     now: Collection[str], then: Collection[str], renamed: Mapping[str, str], of_cut: Mapping[str, str]
 ) -> list[_Renamed]:
-    """Return what a restore must report about renames of the cut that this pipeline undoes without declaring it."""
+    """Return what a restore must report about renames in the cut that this pipeline undoes without saying so."""
     last = {was: name for name, was in of_cut.items()}
     return [
         (was, name, "", "does not say that it renames it back")

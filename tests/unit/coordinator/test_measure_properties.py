@@ -368,7 +368,7 @@ A last line that was cut off is ignored."""
 _REMEMBERED: Final = 4_096
 _MANY: Final = 1_400
 _SHORT: Final = 1_000
-"""A trace that has assigned fewer numbers forgets nothing at the next entry, even if a list of many files comes."""
+"""A trace that has assigned fewer numbers keeps all of them at the next entry, even if a list of many files follows."""
 SUMS, TOTALS, STATE = VertexId("sums"), TableName("gold/totals"), TableName("_tidemark/numbers/state/sums")
 KEPT = TableName("bronze/kept")
 _TIMES: Final = (0, 7, 7)
@@ -522,7 +522,7 @@ class TraceMachine(RuleBasedStateMachine):
             raise BrokenRuleError(COME_BACK, str(error)) from error
         due = TraceEntry(self.number, self.now_ms, body)
         same = entry == due and type(entry.body) is type(body)
-        expect(same, COME_BACK, "" if same else f"{entry} is read of {due}")  # a text of many files takes long
+        expect(same, COME_BACK, "" if same else f"{entry} is read of {due}")  # a text of many files is slow to make
         full = _in_full(line)
         known = [each for each in full if self.named.get(each, -9) >= self.checkpoint - 1]
         expect(not known, STAY_SMALL, f"{known[:3]} are in full once more, at entry {self.checkpoint}")

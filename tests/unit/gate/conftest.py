@@ -26,7 +26,7 @@ class Story:
         )
 
     def put(self, channel: int, *items: ChannelItem | int) -> None:
-        """Add items to the end of a channel. A number stands for a segment."""
+        """Add items to the end of a channel. A number stands for a segment with this number."""
         for item in items:
             arrived = self.segment(item) if isinstance(item, int) else item
             self.gate.tell(ItemArrived(self.channels[channel], arrived))

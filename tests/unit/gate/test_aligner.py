@@ -80,7 +80,7 @@ def test_a_channel_of_another_gate_is_refused_and_nothing_changes(story, barrier
 
 
 def test_with_one_open_channel_completion_drops_all_older_checkpoints_too(story, barrier, end):
-    """Checkpoints 1 and 2 wait for the one open channel. Checkpoint 3 completes there, and then neither triggers."""
+    """Checkpoints 1 and 2 wait for the one open channel. Once checkpoint 3 completes there, 1 and 2 never trigger."""
     told = story(GatePolicy.AT_LEAST_ONCE, 2)
     told.put(1, barrier(1), barrier(2), end)
     told.drain()

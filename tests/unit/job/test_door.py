@@ -182,7 +182,7 @@ ONE_JOB = {"left": "shop", "right": "shop"}
 
 
 def reads_to(story, source, end, *, at_cut=True):
-    """Answer the source's poll with the rows up to a position. The position is a cut, or lies before the cut."""
+    """Answer the source's poll with the rows up to a position. The position is a cut's, or lies before the cut."""
     poll = story.take(PollSource, lambda poll: poll.source == source)
     start = int(poll.position or 0)
     rows = end - start
@@ -206,7 +206,7 @@ def test_a_table_that_cannot_be_read_up_to_the_cut_fails_the_tick_at_once(job):
 
 
 def gated(monkeypatch):
-    """Return a list to which all gates from now on add what they abort and ignore."""
+    """Return a list. From now on, all gates add to it which checkpoints they abort, and what they ignore."""
     seen, step = [], InputGate.step
 
     def watched(self, fact):

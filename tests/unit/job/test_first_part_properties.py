@@ -49,7 +49,7 @@ class _Cut:
     slices: list[tuple[VertexId, int]]
 
     def entry(self, begins: Mapping[VertexId, str]) -> CheckpointRecord:
-        """Return the cut's entry. `begins` has the text with which the names of a source's splits begin."""
+        """Return the cut's entry. `begins` has, for each source, the text with which its splits' names begin."""
         sources = tuple(
             VertexRecord(
                 vertex=source,

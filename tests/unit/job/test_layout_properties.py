@@ -178,9 +178,9 @@ def _is_restored(
 
 # ------------------------------------------------------------------
 # The model of inputs that read named outputs: a cut with rows in flight is restored only if these rows are still read.
-# The rows in flight of an input are in files of all outputs of its upstream vertex. The input takes the rows of its
-# output, and skips the others. The product composes the entry for the earlier graph, and checks it as at the start of a
-# tick.
+# The rows in flight of an input are in files of all outputs of its upstream vertex. The input reads the rows of its own
+# output, and skips the rows of other outputs. The product composes the entry for the earlier graph, and checks it as at
+# the start of a tick.
 
 
 READ_ON: Final = "outputs-are-read-on"

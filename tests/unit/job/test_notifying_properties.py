@@ -141,7 +141,7 @@ def _record(at: _At, held: list[list[_Slice]], ended: list[bool] | None = None) 
 
 
 def _in_flight(held: list[_Slice]) -> tuple[ChannelState, ...]:
-    """Return slices as a reader's channels hold them, one channel for each source. Files lie between them."""
+    """Return slices as a reader's channels hold them, one channel for each source. Files are between them."""
     files = StagedSegment((FileHandle("a", 1, 1, 1),))
     channels = []
     for place, name in enumerate(_SOURCES):

@@ -273,7 +273,7 @@ _Place = tuple[str, int, int]
 
 
 def _places(record: CheckpointRecord, names: _Names) -> Iterator[tuple[_Place, _Files, tuple[str, ...]]]:
-    """Yield what each vertex or table holds, by its place in the pipeline: the numbers and paths of its files.
+    """Yield the place of each vertex or table in the pipeline, with the numbers and paths of its files.
 
     A vertex or table with a name that the pipeline does not have gets a separate place.
     """

@@ -90,7 +90,7 @@ def recorded(job, *vertices):
     ],
 )
 def test_a_vertex_may_not_take_back_rows_that_it_never_got(job, vertices, said):
-    """One of the two vertices began later than the other, or a state column did. The message says what to do."""
+    """One of the two vertices, or a state column, began later than the rest. The message says what to do."""
     with pytest.raises(CutDoesNotFitError, match=said + r".*give 'second' and 'first' new ids"):
         check_fits(changes(COUNTED, ROWS), recorded(job, *vertices), 128, allow_non_restored_state=True)
 

@@ -31,12 +31,12 @@ from tests.unit.full_entry import plain_entry
 
 
 WAITS: Final = "barriers-wait-with-rows"
-"""A row that waited in a vertex is not late downstream: the vertex's barriers stay behind by its longest wait.
+"""A row that waited in a vertex is not late downstream: the vertex's watermark lags by the longest wait there.
 
 This is checked only if all upstream vertices declare how long a row may wait.
 """
 COMPLETE: Final = "tables-are-complete"
-"""A table has all rows up to the time in the cut. If the cut has none, no row has come, or rows wait for a drain."""
+"""A table has all rows up to the time in the cut. If the cut has no time, no row has come, or rows wait for a drain."""
 
 _CLICKS: Final = VertexId("clicks")
 _SPLITS: Final = 2

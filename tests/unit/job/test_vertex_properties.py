@@ -318,7 +318,7 @@ class _Split:
 
 
 class SplitsMachine(RuleBasedStateMachine):
-    """A source of three splits, perhaps in two parts, and a source of one split."""
+    """A source of three splits, in one part or in two, and a source of one split."""
 
     def __init__(self) -> None:
         """Begin without limits."""

@@ -414,7 +414,7 @@ def _problems_of_vectors_top(case: Case, *, changelog: bool) -> Iterator[str]:
 
 
 def _problems_of_table(case: Case) -> Iterator[str]:
-    """Yield where the sink's table differs from Flink's: the rows by key, after each event."""
+    """Yield where the sink's table differs from Flink's after an event."""
     run, key = _RunOfVectorsTop(case, changelog=True), case["given"]["key"]
     table: Counter[Row] = Counter()
     wanted: dict[Any, Row] = {}

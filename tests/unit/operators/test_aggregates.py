@@ -162,8 +162,8 @@ def test_only_needed_columns_are_exchanged():
 
 
 # ------------------------------------------------------------------
-# Aggregates do not depend on how rows are cut into micro-batches, stay within their stated errors, and are refused by
-# name.
+# Aggregates do not depend on how rows are cut into micro-batches, and stay within their stated errors. The error for an
+# impossible aggregate names it.
 
 
 ALL_TYPES = StructType(
@@ -181,7 +181,7 @@ ALL_TYPES = StructType(
 
 
 def computed(columns, batches, rows=("k", "v", "o", "s")):
-    """Return the results by key after these micro-batches of rows."""
+    """Return a dict from each key to its results after these micro-batches of rows."""
     schema = StructType([ALL_TYPES[name] for name in rows])
     aggregates = named_aggregates("vertex x", ["k"], schema, columns)
     function = KeyedAggregates(("k",), aggregates)
@@ -410,7 +410,8 @@ def test_a_forked_process_can_declare_every_aggregate():
 
 
 # ------------------------------------------------------------------
-# Compares sums with Python's exact numbers. Sums are equal to these or refused by name, and never wrap around.
+# Compares sums with Python's exact numbers. Sums are equal to these numbers, or fail with an error that names the sum.
+# They never wrap around.
 
 
 HUNDRED_DIGITS = Context(prec=100)

@@ -200,7 +200,8 @@ def test_a_wrong_expectation_is_reported(kind):
 
 
 # ------------------------------------------------------------------
-# A table of changes is planned with its keys. Rows that cannot make one are refused by name when the pipeline is built.
+# A table of changes is planned with its keys. Rows that cannot make such a table are refused when the pipeline is
+# built, and the error names what is wrong.
 
 
 def sent_changes():
@@ -360,7 +361,7 @@ def database_changes(*without):
 
 
 def test_changes_of_a_database_need_no_order_and_no_condition():
-    """The table has only the columns of the server's table, and those of the versions."""
+    """The table has only the columns of the server's table, and the columns that describe versions."""
     table = apply_changes(database_changes(), "applied", keys=["id"], type=2)
     assert ["id", "name", "valid_from", "valid_to", "current"] == table.schema.names
 

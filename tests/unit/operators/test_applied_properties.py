@@ -220,7 +220,7 @@ _Row = tuple[int, int | None, int | None, int, bool, list[str] | None]
 
 
 class _Server:
-    """The rows of a table by key. The server keeps its changes whole, and returns the rows that it sends."""
+    """A server with one row for each key of a table. It keeps whole changes, and returns the rows that it sends."""
 
     def __init__(self, chance: Random) -> None:
         self._chance = chance

@@ -214,7 +214,8 @@ def test_flagged_rows_go_to_every_subtask_by_exchange_and_without(subtasks):
 
 
 # ------------------------------------------------------------------
-# Broadcasts in a pipeline: how they are planned, and what is refused by name.
+# Broadcasts in a pipeline: how they are planned, and which declarations are refused with an error that names the
+# mistake.
 
 
 STATE = "_tidemark/j/state/sort_broadcast"

@@ -169,7 +169,7 @@ def test_the_end_is_the_same_as_a_delta_or_a_base(tmp_path):
 
 
 def test_a_subtask_without_state_and_rows_reports_nothing(tmp_path):
-    """If such a subtask gets rows at the end, it ends exactly their keys."""
+    """If such a subtask gets rows at the end of its input, it ends exactly the keys of these rows."""
     bench = Bench(str(tmp_path))
     assert None is bench.run(end=True)
     report = bench.run([("a", 1)], [], end=True)
@@ -194,7 +194,7 @@ def test_an_end_without_changes_keeps_the_change_of_the_last_rows(silver):
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """Counts rows by key. When the input ends, it emits the count and forgets the key."""
+    """Counts the rows of each key. When the input ends, it emits the count and forgets the key."""
 
     def process(self, inputs, state):
         counted = inputs[0].group_by("k").agg(pl.len().cast(pl.Int64).alias("n"))

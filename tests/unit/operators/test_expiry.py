@@ -115,7 +115,7 @@ class Flink:
         self.store.barrier(self.clock)
 
     def own(self, of=None):
-        """Return what is found under the present key, by entry. A read may renew the rows."""
+        """Return the present key's rows in state, as a dict from entries to values. A read may renew the rows."""
         here = self.key, self.of if of is None else of
         found = {key: value for key, value in self.store.rows().items() if key[:2] == here}
         return {key[2]: json.loads(value) for key, value in sorted(found.items(), key=lambda row: row[0])}

@@ -453,7 +453,7 @@ def test_later_vertices_read_all_rows(task, tmp_path):
 def test_the_protocol_chooses_among_the_files_of_several_tasks(task, tmp_path):
     """In one partition, the older version's file is dropped.
 
-    In the other, both tasks wrote the same version, and both files stay.
+    In the other partition, both tasks wrote the same version, and both files stay.
     """
     reports = [task([("a", 9, 0), ("b", 1, 1)], 1), task([("a", 10, 2), ("b", 1, 3)], 2)]
     files = [

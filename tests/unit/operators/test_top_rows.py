@@ -138,7 +138,8 @@ def test_a_truncate_is_an_error_unless_it_is_ignored():
 
 
 # ------------------------------------------------------------------
-# Top rows are planned by the kind of their input. Impossible declarations are refused by name.
+# Top rows are planned by the kind of their input. Impossible declarations are refused with an error that names the
+# mistake.
 
 
 def streams():

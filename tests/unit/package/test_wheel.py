@@ -103,7 +103,7 @@ def test_no_module_of_it_imports_a_package_of_the_checkout(installed, tmp_path):
 
 
 def test_texts_that_name_a_module_are_moved_too(installed, tmp_path):
-    """So the demo is found by name, a planted bug finds its modules, and a message names an existing command."""
+    """So the demo is found under its name, a planted bug finds its modules, and a message names an existing command."""
     found = "from tidemark.jobs.pipelines.registry import find_pipeline; from pathlib import Path; "
     assert "flights" == on_the_wheel(installed, f"{found}print(find_pipeline('flights', Path()).name)", cwd=tmp_path)
     jars = "import os; os.environ['TIDEMARK_JARS'] = 'none'; from tidemark.jobs.spark.jars import delta_jars as d\n"

@@ -1,4 +1,4 @@
-"""`tidemark package`: what is packed, what is refused by name, and that a bare Python imports it."""
+"""`tidemark package`: what is packed, what is refused and named, and that a bare Python imports the archive."""
 
 import subprocess
 import sys

@@ -167,7 +167,7 @@ def test_an_enrichment_keeps_the_first_or_the_latest_right_row(latest_by, kept, 
 
 
 def test_a_used_id_of_a_staging_vertex_is_refused() -> None:
-    """If a vertex already has the id that staging would get, the graph refuses that id by name."""
+    """If a vertex already has the id that staging would get, the graph is refused with an error that names the id."""
     pipeline = example()
     rows = numbers(pipeline)
     rows.table("bronze/left", id="numbers_staged")

@@ -1,4 +1,4 @@
-"""Joins are planned by the kinds of their inputs. Steps that cannot take a row back are refused by name."""
+"""Joins are planned by the kinds of their inputs. The error for a step that cannot take a row back names the step."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,7 +149,8 @@ def test_a_column_that_counts_kept_rows_is_refused_by_name():
 
 
 # ------------------------------------------------------------------
-# A union has the rows of all its streams. Streams of other columns are refused by name.
+# A union has the rows of all its streams. Streams with different columns are refused with an error that names both
+# streams.
 
 
 def two(pipeline=None):

@@ -76,7 +76,7 @@ def test_rows_of_an_aggregate_without_keys_have_no_column_of_its_name() -> None:
 
 
 def test_two_vertices_may_not_share_an_id() -> None:
-    """A checkpoint finds state by id, so an id names one vertex."""
+    """A restore finds a vertex's state by the vertex's id, so an id names one vertex."""
     pipeline = Pipeline("example")
     numbers(pipeline)
     with pytest.raises(InvalidPipelineError) as excinfo:

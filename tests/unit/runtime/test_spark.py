@@ -200,7 +200,7 @@ def test_a_tick_fetches_what_is_missing_and_says_so(folder, monkeypatch):
 
 
 # ------------------------------------------------------------------
-# The programs that Spark starts: a wrong one is refused by name before the job is claimed.
+# The programs that Spark starts: the error for a wrong one names it, and comes before the job is claimed.
 
 
 PIPELINE = """

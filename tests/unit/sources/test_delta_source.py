@@ -579,7 +579,7 @@ def test_the_snapshot_comes_first_then_appended_rows(url, partitioned):
 
 
 def test_the_change_data_feed_is_read(url):
-    """Updates and deletes write files of the feed. A table without a feed is refused by name."""
+    """Updates and deletes write files of the feed. For a table without a feed, an error names the table."""
     append_in_store(url, 1, 2, 3)
     with pytest.raises(SourceError, match=f"{url} has no change data feed"):
         poll(DeltaSource(url, changes=True))

@@ -475,7 +475,8 @@ def test_a_damaged_file_of_recorded_columns_is_named(tmp_path, text):
 
 
 # ------------------------------------------------------------------
-# Tests that a source reads types that other programs write, converts them, or refuses them by name.
+# Tests that a source reads types that other programs write, converts them, or refuses them with an error that has the
+# type's name.
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_a_type_that_spark_does_not_have_is_named_with_its_column(kind):
 
 
 def test_a_schema_that_is_nested_too_deep_is_refused():
-    """A depth that would overflow Python's stack, or break Spark's parser, is refused by name."""
+    """A depth that would overflow Python's stack, or break Spark's parser, is a SchemaJsonError."""
     assert NESTING_MAX == str(schema_of_json(struct(nested("string", NESTING_MAX - 1)))).count("ArrayType") + 1
     for depth in (NESTING_MAX, 150, 20_000):
         with pytest.raises(SchemaJsonError, match=r"nested|no such schema"):

@@ -1,4 +1,4 @@
-"""A SparkSource asks a Python data source for offsets, without Spark, and refuses by name what it cannot use."""
+"""A SparkSource asks a Python data source for offsets, without Spark. Its errors name what it cannot use."""
 
 import json
 

@@ -122,7 +122,8 @@ def test_the_longest_chain_counts_requests_that_waited_for_each_other():
 
 
 # ------------------------------------------------------------------
-# Tests that a store that cannot serve a warehouse is refused by name, with the way out and without a secret.
+# Tests that a store that cannot serve a warehouse is refused. The error names the store and the way out, and has no
+# secret.
 
 
 URL = StoreUrl("s3://lake/w")

@@ -129,7 +129,8 @@ def test_an_entry_may_have_as_many_characters_as_the_limit_says(monkeypatch: pyt
 
 
 # ------------------------------------------------------------------
-# Entries from another program are refused by name, or name no file or table outside the job.
+# Entries from another program are refused with an error that names the field, or they name no file or table outside the
+# job.
 
 
 ROW = _checkpoint() | {"format": FORMAT - 1}

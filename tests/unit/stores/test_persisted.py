@@ -129,7 +129,7 @@ def test_a_record_with_another_field_has_another_digest():
 
 @pytest.mark.parametrize("text", FORMAT_6)
 def test_an_entry_of_version_0_1_0_is_read(text):
-    """The whole entry is read. Written again, it is an entry of the present format, perhaps with later fields."""
+    """The whole entry is read. Written again, it has the present format, and can have fields that were added since."""
     row, written = decode(text), json.loads(text)
     again = json.loads(encode(row, writer="tidemark-spark 0.2.0"))
     assert (written["kind"], FORMAT) == (again["kind"], again["format"])
