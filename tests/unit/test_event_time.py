@@ -99,7 +99,7 @@ def test_the_last_split_that_turns_idle_closes_what_the_furthest_has_reached():
 
 
 def test_the_time_of_a_stream_at_rest_goes_on_by_the_clock():
-    """Time goes on from the greatest row once all splits rest. New rows stop it until they have caught up."""
+    """Time goes on from the greatest row once all splits rest. New rows stop it until they catch up with it."""
     vertex = _vertex(close_after_ms=1_000)
     _run(vertex, A, 100)
     _run(vertex, B, 60)
@@ -233,7 +233,7 @@ def test_a_split_that_waits_for_an_earlier_part_holds_nobody_back():
 
 
 def test_a_split_turns_idle_at_unaligned_barriers_too():
-    """A barrier's time counts from the next barrier on, but not before the rows that it overtook have run."""
+    """A barrier's time applies from the next barrier on, but not before the rows that the barrier overtook have run."""
     vertex = _vertex(idle_after_ms=1_000)
     _run(vertex, A, 100)
     _barrier(vertex, 1, 0, B, unaligned=True)
@@ -243,7 +243,10 @@ def test_a_split_turns_idle_at_unaligned_barriers_too():
 
 
 def test_an_aborted_barrier_speaks_for_nobody():
-    """An aborted barrier's time never counts. The rows that it overtook have not run, and their number is unknown."""
+    """An aborted barrier's time never applies.
+
+    The rows that the barrier overtook have not run, and their number is unknown.
+    """
     vertex = VertexTime({UPSTREAM: None})
     vertex.received(UPSTREAM, Barrier(1, watermark_ms=50))
     vertex.pass_barrier(Barrier(1), unaligned=True)

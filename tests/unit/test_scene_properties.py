@@ -114,8 +114,8 @@ def files_of_a_rejected_cut_are_leftovers() -> bool:
 def an_emptied_sink_gets_all_rows() -> bool:
     """A rollback has emptied an upsert table and its sink. Then another table is renamed, and takes that name.
 
-    The rollback's entry is read with the new names. So the entry lists files under this name, and the sink never got
-    their rows.
+    The rollback's entry is read with the new names. So the entry lists files under this name, and the rows of these
+    files never went to the sink.
     """
     table, file = TableName("gold/keyed"), FileHandle("gold/keyed/1", 1, 1, 1)
     keyed = KeyedFile(file, KeyedFileKind.BASE, 0, 7, Version(Generation(1), 1))

@@ -226,7 +226,7 @@ def test_a_trace_is_full_by_its_bytes_or_its_checkpoints(tmp_path):
 
 
 def test_the_oldest_traces_go_when_all_take_too_much(tmp_path, monkeypatch):
-    """The newest traces stay while they fit. The first that does not fit is deleted, with all older ones."""
+    """The newest traces stay while they fit. The first trace that does not fit is deleted, with all older ones."""
     monkeypatch.setattr(traces, "TRACES_BYTES_MAX", 100)
     for generation, size in ((1, 1), (2, 60), (3, 30), (4, 60)):
         (tmp_path / f"{generation}.ndjson").write_bytes(b"x" * size)

@@ -78,7 +78,7 @@ def _spark(asked: Asked) -> Counts:
         f"{quoted([asked.column])} {asked.sign} {_literal(asked.due.schema[asked.column].dataType, asked.value)}"
     )
     shown = asked.cut.spark(asked.spark, asked.table)
-    whole = asked.due.limit(2**31 - 1)  # else Spark leaves out Parquet files by bounds, in which a NaN does not count
+    whole = asked.due.limit(2**31 - 1)  # else Spark skips Parquet files by their bounds, which leave NaN out
     return lambda: shown.filter(condition).count(), lambda: whole.filter(condition).count()
 
 

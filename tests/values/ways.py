@@ -115,7 +115,7 @@ class KafkaWay(Way):
 
 
 class PostgresWay(Way):
-    """Rows are those of a table: half of them are in its snapshot, the others are inserted later."""
+    """The rows are in a PostgreSQL table. Half of them are in its snapshot, and the others are inserted later."""
 
     def deliver(self, rows: pa.Table, folder: Path, files: int, spark: SparkSession, columns: StructType) -> None:
         name, half = _named(folder), rows.num_rows // 2

@@ -269,7 +269,7 @@ class RenamesMachine(RuleBasedStateMachine):
 
 
 _Place = tuple[str, int, int]
-"""What kind of thing holds files, its operator, and the operator to which the files belong."""
+"""The kind of the files' holder, its operator, and the operator to which the files belong."""
 
 
 def _places(record: CheckpointRecord, names: _Names) -> Iterator[tuple[_Place, _Files, tuple[str, ...]]]:

@@ -160,7 +160,7 @@ def test_the_rest_of_a_new_split_begins_at_a_barrier_that_comes_without_rows(job
 
 @pytest.mark.parametrize("due_ms", [None, 1_110, 1_111])
 def test_what_falls_due_while_the_input_rests_is_shown_and_nothing_else_brings_a_cut(job, due_ms):
-    """The streams have rested for 1,100 ms. So their time is 1,100 ms after their greatest rows."""
+    """The streams have rested for 1,100 ms. So the watermark of each is 1,100 ms after its greatest row."""
     story = at_rest(job, due_ms, "left", "right")
     story.passes(1_100)
     story.is_idle("left", "right")

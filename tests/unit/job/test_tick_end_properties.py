@@ -25,8 +25,9 @@ from tests.unit.full_entry import plain_entry
 ENDS: Final = "ends-as-it-must"
 """A tick reports its first failure, and fails only if something has failed.
 
-It ends only when no entry is in doubt and a cut shows its rows, unless it fails or must stop now. It ends when a limit
-is reached."""
+A tick ends only when no entry is in doubt and a cut shows its rows, unless the tick fails or must stop now. A tick ends
+when a limit is reached.
+"""
 
 _limits = st.builds(
     TickLimits,
@@ -145,9 +146,9 @@ class _Ending:
         self._stop(StopKind.AFTER_CHECKPOINT)
 
     def _answer(self, fails: bool, behind_barrier: bool) -> None:
-        """The savepoint of the stop is taken, or fails, perhaps after its barrier.
+        """The savepoint of the stop is taken, or it fails before or after its barrier.
 
-        If none was requested, request one.
+        If no savepoint was requested, request one.
         """
         kind, self.asked = self.asked, None
         if kind is None:

@@ -40,7 +40,7 @@ from tests.unit.full_entry import plain_entry
 
 # ------------------------------------------------------------------
 # Tests when a tick compacts its append tables, and which checkpoint commits what was compacted (F3). The reference
-# counts the files itself. It remembers the open request, or the compacted files, until a checkpoint commits these.
+# counts the files itself. It remembers the open request, and then the compacted files until a checkpoint commits them.
 
 
 COMPACTS: Final = "compactions-have-turns"

@@ -268,8 +268,9 @@ class RunsMachine(RuleBasedStateMachine):
 ASKED: Final = "splits-are-asked"
 """A split is polled if it has credit, its pause is over, and its epoch has room for rows.
 
-Splits under the same limit share the room. Each is asked for its share, but for no more rows than a slice may have.
-Together they never exceed the room. A source that has reached its own cap takes no share."""
+Splits under the same limit share the room. Each split is asked for its share, but for no more rows than a slice may
+have. Together these splits never exceed the room. A source that has reached its own cap takes no share.
+"""
 KNOWN: Final = "splits-are-known"
 """The readers keep what each split reported last: its position, its rows, its failures, and whether it is idle or has
 ended."""

@@ -348,9 +348,10 @@ def _kind(values: Sequence[Any]) -> DataType:
 # ------------------------------------------------------------------
 # Runs Flink's cases of top rows, deduplication and upsert sinks on the function that the product's tasks call. Flink
 # puts equal rows in the order of their arrival. The product knows this order only from a column. So each row here gets
-# its arrival as a last column. The order ends with this column, and the output leaves it out. A pipeline would use the
-# position that a source gives each row. A sink keeps the last row of each key of a changelog whose keys are not unique.
-# In a pipeline, `deduplicate` with `keep="last"` and `upsert` do this. So only the tables are compared in these cases.
+# the number of its arrival as its last column. The order ends with this column, and the output leaves it out. A
+# pipeline would use the position that a source gives each row. Flink's upsert sink keeps the last row of each key of a
+# changelog whose keys are not unique. In a pipeline, `deduplicate` with `keep="last"` and `upsert` do this. So the
+# cases of upsert sinks compare only the tables.
 
 
 DEDUP: Final = "dedup"
@@ -665,7 +666,7 @@ def _problems(case: Case) -> Iterator[str]:
             want = Counter((kind in ADDING, tuple(row)) for kind, row in expected[index])
             if (
                 "ttl" in case["given"] and case["given"]["update_before"]
-            ):  # then Flink puts out the old row and the new one also if they are equal
+            ):  # then Flink emits the old row and the new row even if they are equal
                 want, out = _settled_changes(want), _settled_changes(out)
             if not case["given"]["update_before"]:
                 out = Counter({change: times for change, times in out.items() if change[0]})
@@ -734,7 +735,7 @@ class _Run:
 
 
 _FILTERED = 3
-"""The number of parts in the words of an aggregate that counts only some rows."""
+"""A case writes an aggregate with a filter as this many words."""
 
 
 def _column(place: int, words: Sequence[Any]) -> AggregateColumn:

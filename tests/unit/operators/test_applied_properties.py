@@ -142,10 +142,10 @@ def _places(names: Iterable[str]) -> tuple[int, ...]:
 def table_of(
     changes: Iterable[Change], *, history: bool, ignored: Sequence[int] = (), tracked: Sequence[int] | None = None
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of the table. Of two changes at one place, a deletion counts, or else the greater values.
+    """Yield the rows of the table. Of two changes at one place, a deletion wins, or else the greater values win.
 
-    A null keeps the value before if its column is in `ignored`. So two changes at one place apply one after the other.
-    A version begins where a column in `tracked` changes, and shows the newest values of the other columns.
+    In a column in `ignored`, a null keeps the value before. So two changes at one place apply one after the other. A
+    version begins where a column in `tracked` changes, and shows the newest values of the other columns.
     """
     known = [*changes]
     for key in {change[0] for change in known}:

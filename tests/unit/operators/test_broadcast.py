@@ -77,7 +77,7 @@ def test_the_newest_row_of_each_key_is_kept_in_any_order(tmp_path):
 
 
 def test_rows_that_change_nothing_write_nothing(tmp_path):
-    """A rule that came before, or an older rule, changes nothing. A newer rule does."""
+    """A rule that comes again, or an older rule, changes nothing. A newer rule changes the state."""
     kept = Kept(str(tmp_path))
     seen = [kept.take(*rows) for rows in ([("a", 2, 1)], [("a", 2, 1)], [("a", 1, 7)], [], [("a", 3, 1)])]
     assert [True, False, False, False, True] == [each.has_changed for each in seen] == kept.written
@@ -95,7 +95,7 @@ def test_only_the_first_subtask_writes_and_all_see_the_same(tmp_path):
 
 
 def test_an_outdated_file_is_written_again_without_rows(tmp_path):
-    """The rules in the file stay the same, and the function is not told of a change."""
+    """The rules in the file stay the same, and nothing is reported to the function as changed."""
     kept = Kept(str(tmp_path))
     kept.take(("a", 1, 1))
     before = kept.files

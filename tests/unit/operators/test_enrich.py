@@ -106,13 +106,13 @@ def test_the_latest_right_row_is_the_greatest_so_far(batches):
 
 
 def test_a_late_older_right_row_does_not_replace_a_newer_one():
-    """Without `latest_by`, the first row of a key would stay. With it, the greatest one does, whenever it comes."""
+    """Without `latest_by`, the first row of a key would stay. With it, the greatest row of a key stays."""
     outputs, _ = latest([([], [("a", 2, 5.0)]), ([], [("a", 1, 9.0)]), (["a"], [("a", 3, 7.0)]), (["a"], [])])
     assert [[], [], [7.0], [7.0]] == [output["temp"].to_list() for output in outputs]
 
 
 def test_a_waiting_row_gets_the_first_right_row_or_nulls_at_the_end():
-    """A left row is emitted once. The end gives nulls to the requested columns."""
+    """A left row is emitted once. At the end of the input, its requested columns are null."""
     outputs, state = latest([(["a", "b"], []), ([], [("a", 1, 5.0)]), ([], [("a", 2, 6.0)])])
     assert [[], [("a", 0, 5.0)], []] == [output.rows() for output in outputs]
     ended = LATEST.end_of_input(state)

@@ -89,7 +89,7 @@ def test_many_small_changes_make_few_layers_and_copy_few_rows(keys):
         rows = apply_delta(rows.find(delta, keys), delta, keys)
         now = {id(layer.rows): layer for layer in rows.layers}
         copied += sum(layer.rows.height for name, layer in now.items() if name not in before)
-        before, held = set(now), rows  # `held` keeps the ids from being given again
+        before, held = set(now), rows  # while `held` refers to objects, Python reuses no id of theirs
         assert len(held.layers) <= 12
     assert rows.frame().height == 3000
     assert sum(layer.rows.height for layer in rows.layers) <= 2 * 3000

@@ -1,4 +1,4 @@
-"""Tasks that read all files keep the rows of their own subtasks. These are the rows that an exchange would bring."""
+"""Tasks that read all files keep the rows of their own subtasks. An exchange would deliver the same rows."""
 
 from dataclasses import dataclass
 

@@ -273,7 +273,7 @@ def counted(state, copies):
 
 
 def test_a_hit_an_outdated_copy_and_a_miss_give_the_same_rows(tmp_path):
-    """D5: three workers load the same rows. One wrote last, one missed two files, and one never had the range."""
+    """D5: three workers load the same rows. One wrote last, one missed two files, and one had no file of the range."""
     root, policy = str(tmp_path), CompactionPolicy(ratio=100.0, deltas_max=9)
     recent, behind, fresh, files = WorkerCopies(), WorkerCopies(), WorkerCopies(), []
     for number, changes in enumerate([{"a": 1, "b": 2}, {"a": 3, "c": 4}, {"b": None, "d": 5}]):
@@ -315,7 +315,7 @@ def test_every_backend_reads_the_files_of_the_others(batches):
 
 @pytest.mark.parametrize("used", [FullBackend(), MemoryBackend(100_000)])
 def test_full_and_memory_need_one_file_of_a_range(tmp_path, used):
-    """Each writes the whole range, but only `full` writes it to disk."""
+    """Each backend writes the whole range, but only `full` writes it to disk."""
     root, files = str(tmp_path), []
     for number, changes in enumerate([{"a": 1}, {"b": 2}, {"a": None}]):
         state = replace(backend(root, files, WHOLE, CompactionPolicy(), WorkerCopies(), number), backend=used)
@@ -833,7 +833,7 @@ def test_small_files_do_not_become_many(tmp_path):
         rows = {-1: ("b", 0)} if number == 0 else {number: ("a", 0)}
         before, files = files, held.write(held.load(), frame(rows), frame({}))
         assert number == 0 or before[0] in files
-    assert 1 + 4 == len(files)  # of five rows each, half of the largest number, and one of the other partition
+    assert 1 + 4 == len(files)  # files of five rows, half of the largest number, and one file of the other partition
     assert 20 == sum(each.file.rows for each in files)
 
 

@@ -13,7 +13,7 @@ from jobs.packing.archive import LEFT_OUT, NotPackableError, contents, must_hold
 
 @pytest.fixture
 def installed(tmp_path):
-    """Install a package of these files into a folder of its own; return the installed packages of that folder."""
+    """Install a package of these files into a folder of its own. Return the installed packages of that folder."""
     site = tmp_path / "site"
 
     def install(name, files, *, record=True, editable=False):

@@ -184,7 +184,10 @@ def test_timers_fire_without_a_fact(trace):
 
 
 def test_an_attempt_gets_what_comes_in_while_it_runs_and_no_other_attempts_answers():
-    """An attempt gets waiting facts, and facts that come while it runs. Late answers do not reach the next attempt."""
+    """An attempt gets waiting facts, and facts that come while it runs.
+
+    Late answers to an attempt do not reach the next attempt.
+    """
     tick = Inbox()
     tick.put(SourceIdle(SOURCE, SplitId("a")))
     with tick.attempt() as first:
@@ -446,7 +449,7 @@ def test_a_request_that_an_attempt_left_is_asked_of_the_next(warehouse):
 
 
 def test_a_malformed_request_is_answered_and_harms_nothing(warehouse):
-    """The answer says what is wrong with the request. Another request is still delivered."""
+    """The answer names the mistake in the request. Another request is still delivered."""
     facts = Facts()
     with watching(warehouse, facts):
         request = ask(warehouse)

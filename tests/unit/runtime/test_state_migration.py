@@ -217,7 +217,7 @@ def keyed_rows(name):
 
 
 def sorting(own, outputs=("late", "odd"), **renamed):
-    """Return the plan of a function with these named outputs. `counts` reads the first one, with the column `total`."""
+    """Return the plan of a function with these named outputs. `counts` reads the first output's column `total`."""
     pipeline = Pipeline(JOB)
     numbers = pipeline.source("numbers", SequenceSource({"a": 1}, keys=1)).key_by("key")
     done = numbers.process(
@@ -252,7 +252,7 @@ def flying(cut, tmp_path):
 
 
 def test_rows_in_flight_of_another_output_do_not_refuse_a_rename(flying, tmp_path):
-    """These rows are in the same channel, and have the old name.
+    """Rows of another output are in the same channel, with the old name.
 
     `counts` skips them, and its own rows never had that name.
     """

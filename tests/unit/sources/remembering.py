@@ -8,7 +8,7 @@ from jobs.sources.port import Source, SourceError, WrappedSource
 
 
 class Remembering(WrappedSource):
-    """Fails if a checkpoint has no word, or another word than the newest new job chose.
+    """Fails if a checkpoint has no word, or another word than the job chose at its newest start without a checkpoint.
 
     A file keeps the chosen word.
     """

@@ -76,7 +76,7 @@ def test_a_traceback_that_shows_variables_shows_no_secret():
 
 @pytest.mark.parametrize("name", ["sasl.password", "kafka.sasl.jaas.config", "ssl.key.pem", "ssl.key.password"])
 def test_a_plain_text_secret_is_refused(name):
-    """The secret would be in the pipeline's code. The message says where it belongs."""
+    """The secret would be in the pipeline's code. The message says where the secret belongs."""
     with pytest.raises(SourceError, match=r"its value would be in the open: name an environment variable"):
         ClientSettings("k:1", {name: "x"}, None)
 
@@ -195,7 +195,7 @@ class Record:
 
 
 def test_a_time_in_microseconds_is_far_away_and_one_in_nanoseconds_names_its_record():
-    """The first is a moment that Spark's type can hold. The second is not, and the error names the record."""
+    """Spark's type can hold the time in microseconds. It cannot hold the other one, and the error names the record."""
     assert [1721054790123456 * 1000] == _timestamps([Record(1721054790123456)]).view("int64").to_pylist()
     for ms in (1721054790123456789, -(2**63)):
         with pytest.raises(SourceError, match=re.escape("topic orders, partition 3, offset 17: the record's time")):

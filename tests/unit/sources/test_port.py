@@ -101,7 +101,7 @@ def test_a_source_understands_its_own_words(gaps):
 
 
 def test_only_start_and_end_of_a_source_without_words_can_be_named(gaps):
-    """The end is where polling ends, however few rows each poll gives."""
+    """The end is the position at which polling ends, however few rows each poll returns."""
     few = Plain(SequenceSource({"a": SequenceSplit(25, poll_rows_max=10), "b": SequenceSplit(None, poll_rows_max=10)}))
     assert ["p11171", None] == [seek(Plain(gaps), Place(NAME, SPLIT, "p4"), words) for words in ("end", "start")]
     assert "25" == seek(few, Place(NAME, SPLIT, "3"), "end")

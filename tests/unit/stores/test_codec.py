@@ -120,7 +120,7 @@ def test_a_gap_in_the_migration_steps_is_refused() -> None:
 
 
 def test_an_entry_may_have_as_many_characters_as_the_limit_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One character more is too many. The limit keeps a broken file from filling the memory."""
+    """One character more is too many. The limit prevents that a broken file fills the memory."""
     text = encode(RELEASE, writer=WRITER)
     monkeypatch.setattr(codec, "ROW_CHARACTERS_MAX", len(text))
     assert RELEASE == decode(text)

@@ -484,7 +484,7 @@ def _false() -> dict[str, Change]:
 
 
 def _true() -> dict[str, Change]:
-    """Return changes that leave the entry valid. Each is close to a change that makes it invalid."""
+    """Return changes that leave the entry valid. Each is close to a change that makes the entry invalid."""
     return {
         "no splits": lambda row: row["vertices"][0].update(splits=[]),
         "no measurements": lambda row: _measured(row).update(task_ms=[], rows_in=[]),

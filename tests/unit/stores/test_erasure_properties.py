@@ -200,7 +200,7 @@ _OUT: Final = object()
 
 
 def _replaced(document: Any, successors: Mapping[str, Fields | None]) -> Any:
-    """Return the document with the successors of files. A file without one is removed, with the object around it."""
+    """Return the document with the successors of files. A file without a successor is removed with its object."""
     if isinstance(document, dict):
         if {"path", "crc32"} <= document.keys() and document["path"] in successors:
             new = successors[document["path"]]

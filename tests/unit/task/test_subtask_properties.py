@@ -37,7 +37,7 @@ STAGED = "staged-until-complete"
 """A staged file is in each snapshot from the next barrier on, until one of those checkpoints is complete."""
 
 FORGOTTEN = 128
-"""An id that is more than this below an aborted id counts as aborted, too."""
+"""An id that is lower than an aborted id by more than this is treated as aborted, too."""
 TABLE = TableName("bronze/orders")
 CHANNEL = ChannelId(EdgeId(VertexId("orders"), VertexId("sink"), 0), 0)
 
