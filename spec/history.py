@@ -259,7 +259,7 @@ class JudgementBroke:
 
 @dataclass(frozen=True, slots=True)
 class CutsSeen:
-    """What readers of cuts would find when a generation's door was built: by cut, the files of each table."""
+    """What readers of cuts would find when a generation's door was built: for each cut, the files of each table."""
 
     generation: Generation
     cuts: tuple[tuple[CheckpointId, tuple[tuple[TableName, frozenset[str]], ...]], ...]
@@ -459,8 +459,9 @@ class EntryAtRest:
 class ImportBegun:
     """A process that holds an empty warehouse with this generation copies the files of another warehouse's entry.
 
-    `line` is that entry with its ancestors there, oldest first. `drained` are the entries among them that drains
-    committed. The other fields are the highest generation and the highest committed id of the other warehouse.
+    `line` is that entry with its ancestors in the other warehouse, oldest first. `drained` are the entries among them
+    that drains committed. The other fields are the highest generation and the highest committed id of the other
+    warehouse.
     """
 
     generation: Generation

@@ -33,13 +33,13 @@ id."""
 
 
 def long_tests() -> dict[str, int]:
-    """Return the tests that took long when they were last measured, by node id, each with its whole seconds."""
+    """Return a dict from the node id of each test that took long, when last measured, to its whole seconds."""
     lines = NAMES.read_text().splitlines() if NAMES.exists() else ()
     return {name: int(seconds) for seconds, name in (line.split(" ", 1) for line in lines)}
 
 
 def in_every_run(seconds: Mapping[str, int]) -> set[str]:
-    """Return which of these tests `make test` runs. Each test, named by its node id, has its whole seconds.
+    """Return which of these tests `make test` runs. `seconds` maps node ids to whole seconds.
 
     These are the quickest test of each file, and of each test function one in ONE_OF quick cases, but at least one. A
     checksum of their names orders cases that take equally long.

@@ -163,7 +163,9 @@ def fresh() -> tuple[str, ...]:
 
 
 def freshness(results: Results, extent: Extent) -> Figures:
-    """Return the seconds until a bid is in a cut, by query and system. A system that does not keep up has no figure.
+    """Return the seconds until a bid is in a cut, for each query and system.
+
+    A system that does not keep up has no figure.
 
     The ratio is our p50 divided by Flink's, for the worst query.
     """
@@ -198,7 +200,7 @@ def freshness(results: Results, extent: Extent) -> Figures:
 
 
 def markdown(figures: Figures) -> list[str]:
-    """Return the lines of a table: seconds, CPU seconds and memory by query and system."""
+    """Return the lines of a table: seconds, CPU seconds and memory for each query and system."""
     systems = {OURS: "Tidemark", **{name: TITLES[name][0] for name in _that_ran(figures)}}
     cells = " | ".join(f"{title}: s | CPU s | MB" for title in systems.values())
     lines = [
@@ -228,7 +230,7 @@ def _cells(ran: Mapping[str, float] | None) -> str:
 
 
 def of_freshness(figures: Figures) -> list[str]:
-    """Return the lines of a table: p50 and p99 in seconds until a bid is in a cut, by query and system."""
+    """Return the lines of a table: p50 and p99 in seconds until a bid is in a cut, for each query and system."""
     systems = {OURS: "Tidemark", **{name: title for name, (title, _) in TITLES.items()}}
     cells = " | ".join(f"{title}: p50 | p99" for title in systems.values())
     lines = [

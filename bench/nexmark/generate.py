@@ -200,7 +200,7 @@ def _bids(drawn: Drawn, ids: Ids, at: Ids) -> pa.Table:
 
 
 def rows(extent: Extent) -> Iterator[dict[str, pa.Table]]:
-    """Yield the rows of each file, by kind, in the order of event time."""
+    """Yield, for each file, a dict from each kind to its rows in the order of event time."""
     drawn = Drawn(extent)
     bounds = np.linspace(0, extent.events, extent.files + 1).astype(np.int64)
     for first, end in pairwise(bounds):
@@ -216,7 +216,7 @@ def rows(extent: Extent) -> Iterator[dict[str, pa.Table]]:
 
 
 def delivered(extent: Extent) -> Iterator[dict[str, pa.Table]]:
-    """Yield the rows of each file, by kind, as they are delivered: some out of order, some bids late."""
+    """Yield, for each file, a dict from each kind to its rows as delivered: some out of order, some bids late."""
     rng = np.random.default_rng(extent.seed + 1)
     per_file_ms = max(1, (extent.events // extent.files) * 1000 // extent.rate)
     held: dict[int, list[pa.Table]] = {}

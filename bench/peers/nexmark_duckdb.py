@@ -1,6 +1,6 @@
 """Measures DuckDB's batch answers of all Nexmark queries over the same files, as an estimate of the lower limit.
 
-It writes each answer as Parquet. It prints, by query, the seconds, the CPU seconds and the bytes of the answer.
+It writes each answer as Parquet. It prints, for each query, the seconds, the CPU seconds and the bytes of the answer.
 """
 
 import argparse

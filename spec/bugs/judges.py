@@ -212,4 +212,4 @@ JUDGES: Final[Mapping[str, Judge]] = {
     **{name: Judge(_simulated(moves), 200) for name, moves in _SIMULATOR.items()},
     **{name: Judge(_by_machine(machine), 10) for name, machine in _MACHINES.items()},
 }
-"""All judges, by the names that planted bugs use."""
+"""Maps the names that planted bugs use to the judges."""

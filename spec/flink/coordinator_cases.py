@@ -228,7 +228,7 @@ FAR_AWAY_MS = 10**15
 """The default interval. It is so long that only a case's own step fires the timer."""
 SEED = 20_240_924
 _METRICS = {"total_bytes": "state_bytes"}
-"""By the name of a measurement in the cases, its name in the coordinator."""
+"""Maps the name of a measurement in the cases to its name in the coordinator."""
 
 
 class CoordinatorUnit(ObservedCoordinator):

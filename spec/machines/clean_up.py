@@ -309,7 +309,7 @@ class KeepingMachine(RuleBasedStateMachine):
         self.shown_at: dict[CheckpointId, int] = {}
         """The version at which the table showed each entry."""
         self.cuts: dict[CheckpointId, int] = {}
-        """The same for the recorded cuts."""
+        """The version of the table at each recorded cut."""
         self.bare: set[CheckpointId] = set()
         """The entries from before the table was there. Their cuts do not name it."""
         self.readers: list[tuple[int, frozenset[str]]] = []

@@ -123,9 +123,9 @@ class CommitWorld(World):
         super().__init__(lambda world: History(EXACTLY_ONCE, 1, 1, world.rows_of, world.state_of))
         self.declined: set[CheckpointId] = set()
         self.checked: dict[CheckpointId, frozenset[TableName]] = {}
-        """By checkpoint, the tables that were checked and fit it."""
+        """Maps each checkpoint to the tables that were checked and fit it."""
         self.positions: dict[CheckpointId, int] = {NO_CHECKPOINT: 0}
-        """By checkpoint that was ever committed, how many rows lie before it. Savepoints are left out."""
+        """Maps each checkpoint that was ever committed to the number of rows before it. Savepoints are left out."""
         self.went_back = NO_CHECKPOINT
         """The newest rollback, even a subsumed one. After a rollback, only the simulator judges outside sinks."""
 
@@ -273,7 +273,7 @@ class Life:
     asked: list[Change | CheckTables] = field(default_factory=list)
     """The outstanding effects of its commit."""
     waits: set[CheckpointId] = field(default_factory=set)
-    """Checkpoints offered to its commit that have not ended. NO_CHECKPOINT stands for a further block of ids."""
+    """Checkpoints offered to its commit that have not ended. NO_CHECKPOINT stands for a claim of more ids."""
     commit: TwoPhaseCommit = field(init=False)
     ids: CheckpointIds = field(init=False)
     at_version: int = 0

@@ -1,7 +1,7 @@
-"""What a coordinator must do, by the facts that it got: who acknowledged what, and which checkpoints end, and how.
+"""What a coordinator must do after the facts that it got: who acknowledged what, which checkpoints end, and how.
 
 The model is written over plain sets. It knows no phases, queues, timers or registries, but only what each fact may
-cause. Which shared files are still in use, the tasks themselves decide.
+cause. The tasks themselves decide which shared files are still in use.
 """
 
 from collections import Counter

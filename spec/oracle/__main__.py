@@ -66,7 +66,7 @@ COMPONENTS: Final[Mapping[str, Component]] = MappingProxyType(
 
 
 def ask(components: Iterable[Component], seeds: range) -> dict[str, list[Case]]:
-    """Return random cases with Flink's answers, by component. Raise FlinkError if Flink cannot be asked."""
+    """Return random cases with Flink's answers for each component. Raise FlinkError if Flink cannot be asked."""
     cases: dict[str, list[Case]] = {component.name: [] for component in components}
     for program in (_GATE, _COMPONENT):
         names = [name for name in cases if COMPONENTS[name].program == program]

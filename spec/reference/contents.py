@@ -112,9 +112,10 @@ def ended_before(graph: JobGraph, record: CheckpointRecord | None) -> frozenset[
 
 
 def ended_of(source: Vertex, begin: str, vertex: VertexRecord) -> frozenset[SplitId]:
-    """Return the splits of a part that an entry marks as ended. If all are, splits unknown to the entry count too.
+    """Return the splits of a part that have ended at an entry.
 
-    The names of the part's splits begin with `begin`.
+    The names of the part's splits begin with `begin`. If the entry marks all of them as ended, the part's splits that
+    the entry does not list have ended too.
     """
     over = {
         split: subtask.finished
@@ -126,7 +127,7 @@ def ended_of(source: Vertex, begin: str, vertex: VertexRecord) -> frozenset[Spli
 
 
 def splits_before(graph: JobGraph) -> dict[tuple[VertexId, SplitId], tuple[tuple[VertexId, SplitId], ...]]:
-    """Return the splits of earlier parts, by each split of a source that is read in parts."""
+    """Return, for each split of a source that is read in parts, the splits of the parts before its own."""
     found: dict[tuple[VertexId, SplitId], tuple[tuple[VertexId, SplitId], ...]] = {}
     for source in graph.sources():
         earlier: tuple[tuple[VertexId, SplitId], ...] = ()
@@ -304,7 +305,7 @@ def shown(history: History, record: CheckpointRecord, cut: CutWritten, state: Co
 
 
 def _active(record: CheckpointRecord, cut: CutWritten) -> dict[TableName, frozenset[str]]:
-    """Return the files of the entry's tables at this cut, by the tables' first names."""
+    """Return the files of the entry's tables at this cut. The keys are the tables' names in the first release."""
     active = dict(cut.active)
     return {first_table(table.name): active.get(table.name, frozenset()) for table in graph_of(record).tables()}
 

@@ -115,7 +115,7 @@ RELEASES: Final = (("row",), ("row", "more"), ("row", "other"), ("row",))
 RENAMING: Final = len(RELEASES) - 1
 """The release with other names.
 
-It declares renames from the first names, and the other releases declare renames from its names.
+It declares renames from the names of the first release, and the other releases declare renames from its names.
 """
 
 VALUE: Final = "row"

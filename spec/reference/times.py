@@ -52,7 +52,7 @@ def last_ms(window: int) -> int:
 
 
 def timed_of(record: CheckpointRecord) -> dict[VertexId, VertexTimeRecord]:
-    """Return the record of event time that an entry has of each vertex, by the vertices' first names."""
+    """Return an entry's record of event time for each vertex. The keys are the vertices' names in the first release."""
     return {first_id(was.vertex): was.time for was in record.vertices if was.time is not None}
 
 

@@ -275,7 +275,7 @@ class _Door:
     reached: dict[tuple[EdgeId, int], int] = field(default_factory=dict)
     """The place that the reader of a channel has reached."""
     before: dict[VertexId, dict[tuple[EdgeId, int], int]] = field(default_factory=dict)
-    """By vertex, the places that it had reached before its last micro-batch."""
+    """Maps each vertex to the places that it had reached before its last micro-batch."""
 
     def sends(self, edge: EdgeId, sender: int, segment: Segment) -> None:
         """Record a segment as the newest one of a channel."""
@@ -419,12 +419,12 @@ class Announced(DoorJudge):
     def __init__(self, door: Watched) -> None:
         super().__init__(door)
         self._on_the_way: dict[str, set[WatchedSplit]] = {}
-        """By group, the splits that have reached its next cut.
+        """Maps each group to its splits that have reached the group's next cut.
 
         A group is listed once one of its splits has rows of that cut.
         """
         self._since: dict[str, CheckpointId] = {}
-        """By group, the next checkpoint id at the time when the first of its splits had rows of the cut."""
+        """Maps each group to the next checkpoint id at the time when its first split had rows of the cut."""
         self._failures = 0
         """How many checkpoints in a row have failed."""
         self._again_ms = 0

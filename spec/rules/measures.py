@@ -62,7 +62,7 @@ class Measured(DoorJudge):
         self._finished: dict[tuple[VertexId, int], Work] = {}
         """What each micro-batch did."""
         self._state: dict[tuple[VertexId, int], tuple[int, ...]] = {}
-        """The bytes of state that each micro-batch wrote, by subtask."""
+        """How many bytes of state each subtask wrote in each micro-batch."""
         self._newest = CheckpointId(door.next_id - 1)
         self._ran: dict[VertexId, list[tuple[int, int]]] = {}
         """When each vertex ran over bytes, and its total until then. Bytes that a vertex takes back are subtracted."""
@@ -361,7 +361,7 @@ class _Generation:
 
     restored: bool
     work: dict[VertexId, dict[int, tuple[TaskWork, ...]]] = field(default_factory=dict)
-    """By vertex and number of the micro-batch."""
+    """Maps each vertex, and the number of each of its micro-batches, to what the tasks measured."""
     triggered: list[CheckpointId] = field(default_factory=list)
     written: dict[CheckpointId, dict[VertexId, int]] = field(default_factory=dict)
     """For each entry, the last micro-batch of every vertex before its barrier."""

@@ -241,12 +241,12 @@ class _Cuts:
 
     waiting: dict[CheckpointId, CheckpointRecord] = field(default_factory=dict)
     hidden: dict[CheckpointId, frozenset[str]] = field(default_factory=dict)
-    """By held cut, waiting or rejected, the files that no other entry named."""
+    """Maps each held cut, waiting or rejected, to the files that no other entry named."""
     rejected: set[CheckpointId] = field(default_factory=set)
     ever: set[CheckpointId] = field(default_factory=set)
     named: set[str] = field(default_factory=set)
     there: dict[CheckpointId, frozenset[str]] = field(default_factory=dict)
-    """By existing entry, the files that it names."""
+    """Maps each existing entry to the files that it names."""
     newest: int = 0
     """The generation of the newest claim. An older one that wakes up is fenced."""
     holders: set[Generation] = field(default_factory=set)

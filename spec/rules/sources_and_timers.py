@@ -487,7 +487,7 @@ class TooLate(DoorJudge):
         self._leaves: list[str] = []
         """Complaints about micro-batches of this step that leave segments although they may take more rows."""
         self._waits_ms: dict[VertexId, int] = {}
-        """By vertex, the time since which it could certainly have run over its waiting segments."""
+        """Maps each vertex to the time since which it could certainly have run over its waiting segments."""
 
     def told(self, fact: Begun | Fact) -> None:
         match fact:

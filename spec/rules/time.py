@@ -238,7 +238,7 @@ class LateByTheLastBarrier(DoorJudge):
         first = {name: BEGINNING if restored is None else goes_on_from(restored, first_id(name)) for name in names}
         self._known = {name: {ms} for name, ms in first.items()}
         self._judged: dict[VertexId, list[int]] = {name: [] for name in names}
-        """By vertex, the watermarks by which it has judged rows and that no entry has recorded yet."""
+        """Maps each vertex to the watermarks by which it has judged rows, and which no entry has recorded yet."""
 
     def asked(self, effect: Effect) -> None:
         if isinstance(effect, RunMicroBatch) and effect.inputs:

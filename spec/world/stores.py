@@ -98,15 +98,15 @@ class Written:
 
 @dataclass(slots=True)
 class TableLog:
-    """A table's log: by version, the active files and the checkpoint that the table shows."""
+    """A table's log: for each version, the active files and the checkpoint that the table shows."""
 
     versions: list[frozenset[str]] = field(default_factory=lambda: [frozenset()])
     shown: list[int] = field(default_factory=lambda: [0])
-    """By version, the checkpoint that the table shows (the newest `txn`)."""
+    """For each version, the checkpoint that the table shows (the newest `txn`)."""
     columns: list[frozenset[str]] = field(default_factory=lambda: [frozenset()])
-    """By version, the names of the table's columns."""
+    """For each version, the names of the table's columns."""
     at_ms: list[int] = field(default_factory=lambda: [0])
-    """By version, the time of its commit."""
+    """For each version, the time of its commit."""
     durable: set[int] = field(default_factory=lambda: {0})
     """The versions whose entries survive a power cut."""
     again: set[int] = field(default_factory=set)
@@ -216,7 +216,7 @@ class Held:
 
 @dataclass(slots=True)
 class Readers:
-    """All reservations by reader, and the files that each reader relies on."""
+    """The reservation of each reader, and the files that each reader relies on."""
 
     reservations: dict[str, Reservation] = field(default_factory=dict)
     held: dict[str, Held] = field(default_factory=dict)
@@ -551,7 +551,7 @@ class World:
         return self.files[path]
 
     def link(self, links: Mapping[str, str], generation: Generation) -> None:
-        """Give files further paths. `links` has each old path by the new one. The links belong to this generation."""
+        """Give files further paths. `links` maps each new path to the old path. The links belong to this generation."""
         for path, old in links.items():
             self.read(old, f"linking {path}", generation)
             self.files[path] = replace(self.files[old], generation=generation, micro_batch=0)
@@ -715,7 +715,7 @@ class World:
         return self.tables[name] if name in self.tables else self.tables.setdefault(name, TableLog())
 
     def publish(self, checkpoint: CheckpointId, publication: Publication, *, again: bool = False) -> TablePublished:
-        """Publish the checkpoint once. Return the version at which the table shows it."""
+        """Publish the checkpoint once. Return the version at which the table shows the checkpoint."""
         if publication.outside:
             self.history.events.extend(self.outside.publish(checkpoint, publication))
             return TablePublished(checkpoint, publication.table, 0, outside=True)

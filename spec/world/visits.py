@@ -260,7 +260,7 @@ def rejecting(world: World, visitor: Visitor = SOMEONE) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """A restored cut under the graph's names, and the new name of each renamed table by the old one."""
+    """A restored cut under the graph's names, and a dict from old to new names of renamed tables."""
 
     record: CheckpointRecord | None = None
     tables: Mapping[TableName, TableName] = field(default_factory=dict)

@@ -52,7 +52,7 @@ LABELS: Final = (2, 101, 203, 306, 401, 500)
 
 BRONZE: Final = {BRONZE_ORDERS: pipeline.ORDERS_TABLE, BRONZE_PAYMENTS: pipeline.PAYMENTS_TABLE}
 STATES: Final = {PATHS.state_table(JOINED): pipeline.JOINED_STATE, PATHS.state_table(TOTALS): pipeline.TOTALS_STATE}
-"""By the product's name of a state table, the reference's name."""
+"""Maps the product's name of a state table to the reference's name."""
 
 
 def _columns(*names: str) -> StructType:

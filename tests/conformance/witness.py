@@ -50,11 +50,11 @@ StateRows = dict[int, tuple[object, ...] | None]
 
 @dataclass(slots=True)
 class _Seen:
-    """A table's log as far as it was read: its active files by version, as paths relative to the warehouse."""
+    """A table's log as far as it was read: the active files of each version, as paths relative to the warehouse."""
 
     versions: list[frozenset[str]] = field(default_factory=list)
     columns: list[frozenset[str]] = field(default_factory=list)
-    """The names of its columns by version."""
+    """The names of its columns at each version."""
 
     @property
     def active(self) -> frozenset[str]:

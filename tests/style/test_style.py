@@ -324,7 +324,7 @@ OTHERS = {
     "orchestration/pipelines.py": "takes a path from a user",
     "orchestration/tick_config.py": "takes a path from a user",
 }
-"""By each other module that imports such a library, its use of the library."""
+"""Maps each other module that imports such a library to its use of the library."""
 
 
 def test_no_module_outside_the_port_touches_a_warehouses_files():

@@ -66,9 +66,9 @@ class Judgement:
 
     cases: int = 0
     crossed: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    """How often operators were compared with Spark SQL, by operator, type and way."""
+    """How often each operator was compared with Spark SQL, for each type and way."""
     refused: Counter[str] = field(default_factory=Counter)
-    """How often operators refused a case, by the message without its names."""
+    """How often operators refused a case, for each message without its names."""
     differences: list[Difference] = field(default_factory=list)
 
     def refuses(self, operator: str, said: str, notes: bool) -> None:

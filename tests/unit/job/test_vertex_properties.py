@@ -650,7 +650,7 @@ class CutGroupsMachine(RuleBasedStateMachine):
         return target is not None and self.at[split] == target
 
     def _is_even(self, name: str) -> bool:
-        """Return whether all splits are at one cut. A split that has sent rows beyond its cut is at none."""
+        """Return whether all splits are at one cut. A split that has sent rows beyond its cut is at no cut."""
         target, splits = self.target[name], SPLITS[name]
         if target is not None:
             return all(self.at[split] == target for split in splits)

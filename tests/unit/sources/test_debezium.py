@@ -189,7 +189,7 @@ def test_a_type_that_is_no_type_is_refused():
 
 
 RECORDED = json.loads((Path(__file__).parent / "debezium_postgresql.json").read_text(encoding="utf-8"))
-"""What Debezium 3.5.0 wrote for a table of PostgreSQL 18, by its `time.precision.mode`.
+"""What Debezium 3.5.0 wrote for a table of PostgreSQL 18, for each `time.precision.mode`.
 
 With `connect`, `decimal.handling.mode` was `string`. The block `schema` is kept only once, with only the table.
 """
