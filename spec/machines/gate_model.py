@@ -373,7 +373,7 @@ class Sent:
     def has_answered(self, checkpoint: CheckpointId, *, exactly: bool) -> bool:
         """Return whether the channel has ended, or has sent the barrier or marker.
 
-        Without `exactly`, a newer one will do.
+        Without `exactly`, a newer barrier or marker is enough.
         """
         ids = [item.checkpoint for item in self.items if isinstance(item, Barrier | CancelMarker)]
         return self.is_over or checkpoint in ids or (not exactly and any(n > checkpoint for n in ids))

@@ -190,7 +190,8 @@ class _Traffic:
 def misaligned(history: History) -> Iterator[str]:
     """Yield every edge on which a committed entry holds more or less than what lay before its barrier.
 
-    In at-least-once mode, more is allowed. An entry is skipped if the history does not show its generation begin.
+    In at-least-once mode, more is allowed. An entry is skipped if the history does not show the beginning of its
+    generation.
     """
     generations: dict[Generation, _Traffic] = {}
     for event in history.events:

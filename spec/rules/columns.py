@@ -60,13 +60,13 @@ def _others(
 
 @rule("columns-follow")
 def columns_follow(history: History) -> Iterator[str]:
-    """Yield every entry whose columns do not follow from its parent's and from what its pipeline declares.
+    """Yield every entry whose columns do not follow from its parent's columns and its pipeline's declarations.
 
     An append or overwrite table has all columns of both. It lacks columns that the pipeline drops from an append table,
     and has renamed columns under their new names. The entry keeps the names of dropped columns, and no new column takes
     one of them. A table of another mode has the parent's columns as long as a file of the parent's cut is live, and
-    else the declared ones. A new column is valid since the parent, and a renamed column since its old name was. An
-    entry that no tick wrote has its parent's columns.
+    otherwise the declared columns. A new column is valid from the parent on. A renamed column is valid from the same
+    checkpoint on as under its old name. An entry that no tick wrote has its parent's columns.
     """
     rows: dict[CheckpointId, CheckpointRecord] = {}
     graphs: dict[Generation, JobGraph] = {}

@@ -503,9 +503,9 @@ def recovered_in_order(history: History) -> Iterator[str]:
     Also yield leftovers that a process deleted although its claim was not appended.
 
     If the history shows no deletion of leftovers, as in a trace, the second part is not judged. A rollback deletes no
-    leftovers if it leaves an entry behind that it could not publish. In two cases it wrongly believes that it does: the
-    entry's cut was recorded but the reply was lost, or a stale list lacked that cut. A zombie knows only entries of
-    older generations.
+    leftovers if it leaves an entry behind that it could not publish. In two cases the rollback wrongly assumes that it
+    leaves such an entry behind: the entry's cut was recorded but the reply was lost, or a stale list lacked that cut. A
+    zombie knows only entries of older generations.
     """
     watched = bool(history.of(LeftoversGone))
     recorded = {NO_CHECKPOINT, *history.baseline}
@@ -549,7 +549,7 @@ def recovered_in_order(history: History) -> Iterator[str]:
 def nonces_differ(history: History) -> Iterator[str]:
     """Yield every entry, claim and release with the nonce of another one.
 
-    A process that searches the store for its nonce would find the other one.
+    A process that searches the store for its nonce would find the other entry.
     """
     known: dict[str, str] = {}
     for event in history.without_flow:
@@ -573,7 +573,7 @@ def nonces_differ(history: History) -> Iterator[str]:
 
 @rule("finished-is-final")
 def finished_is_final(history: History) -> Iterator[str]:
-    """Yield every split that went on after its end, and every tick that ran a finished job or wrongly found one."""
+    """Yield every split that went on after its end, and every tick that ran a finished job or wrongly reported one."""
     rows: dict[CheckpointId, CheckpointRecord] = {}
     over: CheckpointRecord | None = None
     """The finished entry, once its cut is recorded and its job is released."""

@@ -282,7 +282,7 @@ def ids_rise(history: History) -> Iterator[str]:
 
 @rule("discarded-is-unreferenced")
 def discarded_is_unreferenced(history: History) -> Iterator[str]:
-    """No retained entry names a deleted file, and no table shows it."""
+    """No retained entry names a deleted file, and no table shows one."""
     for event in history.of(FilesDiscarded):
         if event.needed:
             yield f"{event.needed[0]} was deleted, but a row or a table names it"

@@ -154,7 +154,7 @@ def _turned_wrongly(record: CheckpointRecord, turn: Turned | None, kept: tuple[C
 
 @rule("marks")
 def marks(history: History) -> Iterator[str]:
-    """Yield every commit after which entries off the line are not marked as abandoned, or entries on it are (K2).
+    """Yield every commit after which an entry off the line is not marked as abandoned, or an entry on the line is (K2).
 
     Entries that are older than the history are not judged, because the history does not show on which line they are.
     """
@@ -211,7 +211,7 @@ def retention(history: History) -> Iterator[str]:
 
 @rule("way-back-stays")
 def way_back_stays(history: History) -> Iterator[str]:
-    """Yield every entry whose commit drops the one that it continues from.
+    """Yield every entry whose commit drops the entry from which it continues.
 
     The entry may never be published, because a table or an outside sink refuses it for good. Then a rollback needs the
     entry before it.
@@ -229,7 +229,8 @@ def way_back_stays(history: History) -> Iterator[str]:
 def gone_back(history: History) -> Iterator[str]:
     """Yield each part of a rollback that differs from its parent: positions, state or ranges, files in its cut.
 
-    A rollback to a plain savepoint has no cut of its parent to compare with. `savepoints` judges what it restores.
+    A rollback to a plain savepoint has no cut of its parent to compare with. `savepoints` judges what such a rollback
+    restores.
     """
     rows: dict[CheckpointId, CheckpointRecord] = {}
     cuts: dict[CheckpointId, CutWritten] = {}
@@ -472,7 +473,7 @@ def _lines(history: History, paths: Iterable[str]) -> Counter[tuple[int, tuple[o
 
 @rule("imports-are-new")
 def imports_are_new(history: History) -> Iterator[str]:
-    """Yield every import whose numbers the other warehouse has used, and every one that differs from the original.
+    """Yield every import that differs from the original entry, or whose numbers the other warehouse has used.
 
     The entry is an ordinary checkpoint without a parent. It has the positions, state, rows in flight, columns, renames
     and hooks' states of the original. No outside sink gets rows from it. What its tables show is judged as for any

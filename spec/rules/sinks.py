@@ -31,11 +31,11 @@ from spec.rules import rule
 def outside_follows(history: History) -> Iterator[str]:
     """Yield every publication to an outside sink that comes before its commit point, out of order, or with wrong files.
 
-    No publication may come twice. A target may skip only a publication that it got before, because else the rows are
-    lost. A rollback abandons the entries after the one that it restores. A process whose job was taken over may still
-    publish the rows of such an entry. The entry of a rollback names the same outside sinks as the newest entry before
-    it. If the user asks the rollback to leave outside sinks as they are, its entry does not name the sinks of upsert
-    tables.
+    No publication may come twice. A target may skip only a publication that it got before, because otherwise the rows
+    are lost. A rollback abandons the entries after the one that it restores. A process whose job was taken over may
+    still publish the rows of such an entry. The entry of a rollback names the same outside sinks as the newest entry
+    before it. If the user asks the rollback to leave outside sinks as they are, its entry does not name the sinks of
+    upsert tables.
     """
     entries: dict[CheckpointId, CheckpointRecord] = {}
     taken: dict[TableName, list[CheckpointId]] = {}
@@ -170,7 +170,7 @@ class _Left:
 
 @rule("votes-count")
 def votes_count(history: History) -> Iterator[str]:
-    """Yield every checkpoint that was committed against the vote of a sink, or without it, or with other rows.
+    """Yield every checkpoint that was committed against a sink's vote, without it, or with other rows than voted on.
 
     Only sinks that vote are asked.
     """

@@ -270,10 +270,10 @@ class InputsEnd(DoorJudge):
     """Judges polls, entries and the end of the tick (B4).
 
     A split that has ended is never polled again, and an entry records where it ended. A part is polled only when all
-    splits of the earlier parts have ended, and an entry with rows of the part records that they have. No key ends
-    before all splits have ended, unless the job is drained. An entry is finished only if all keys have ended. A tick
-    reports that the job has finished only if all splits have ended and its newest cut belongs to a finished entry. It
-    reports that the job has caught up only if some split has not ended.
+    splits of the earlier parts have ended, and an entry with rows of the part records that these splits have ended. No
+    key ends before all splits have ended, unless the job is drained. An entry is finished only if all keys have ended.
+    A tick reports that the job has finished only if all splits have ended and its newest cut belongs to a finished
+    entry. It reports that the job has caught up only if some split has not ended.
     """
 
     def __init__(self, door: Watched) -> None:

@@ -448,7 +448,7 @@ def _told(rows: Counter[int]) -> str:
 
 @rule("overwrites-only-rise")
 def overwrites_only_rise(history: History) -> Iterator[str]:
-    """Yield every partition of an overwrite table where an entry names two versions, or a smaller one than its parent.
+    """Yield every partition of an overwrite table where an entry names two versions, or a version below its parent's.
 
     Only a rollback may have a smaller version than its parent.
     """
@@ -557,7 +557,10 @@ class CompactsFirst(DoorJudge):
 
 @rule("compacts-again")
 class CompactsAgain(DoorJudge):
-    """Judges every request of a door to compact files. It must name the due tables, and only one may run at a time."""
+    """Judges every request of a door to compact files.
+
+    The request must name the due tables, and only one compaction may run at a time.
+    """
 
     def __init__(self, door: Watched) -> None:
         super().__init__(door)

@@ -608,7 +608,7 @@ class _Answers:
 
 @rule("declines")
 def declines(history: History) -> Iterator[str]:
-    """Yield every checkpoint that failed for a reason that no answer gave, or went on although an answer gave one."""
+    """Yield every checkpoint that failed for a reason no answer gave, or that went on although an answer gave one."""
     answers = _Answers()
     for event in history.events:
         match event:

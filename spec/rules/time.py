@@ -55,7 +55,7 @@ def _inputs(time: VertexTimeRecord) -> dict[Place, InputTimeRecord]:
 
 @rule("time-never-goes-back")
 def time_never_goes_back(history: History) -> Iterator[str]:
-    """Along a line of cuts, no watermark goes back: of no vertex, and of none of its inputs.
+    """Along a line of cuts, neither the watermark of a vertex nor that of one of its inputs goes back.
 
     The one exception is a job that goes on after a drain: it leaves the end of time again.
     """
@@ -76,7 +76,7 @@ def time_never_goes_back(history: History) -> Iterator[str]:
 
 @rule("watermark-is-true")
 def watermark_is_true(history: History) -> Iterator[str]:
-    """The watermark of a cut is that of the rows before its barrier, for each split and for each vertex.
+    """For each split and each vertex, a cut has the watermark of the rows before its barrier.
 
     A split's watermark comes from its rows that have run. A vertex's watermark is the least one of its inputs that are
     not idle and have not ended, so an idle input holds nothing back. Inputs that have sent nothing since a restore

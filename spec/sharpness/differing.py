@@ -55,7 +55,7 @@ class Probes:
         for slip in slips:
             by_module[slip.module].append(slip)
         self.slips: frozenset[str] = frozenset()
-        """The slips that have a probe, by identity."""
+        """The identities of the slips that have a probe."""
         self._codes: list[tuple[FunctionType, CodeType]] = []
         self._modules: list[ModuleType] = []
         for name in sorted(by_module):

@@ -252,7 +252,7 @@ class Result:
 
 
 class Results:
-    """The results by slip. Without a file, they are kept for this run only."""
+    """Maps slips to their results. Without a file, the results are kept for this run only."""
 
     def __init__(self, file: Path | None) -> None:
         self._file = file

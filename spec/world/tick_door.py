@@ -418,9 +418,9 @@ def begun(world: World) -> Work:
 # Cleans up in the simulator's stores: it reads in the product's order, and the core decides.
 #
 # Other processes have their turns between any two steps. So a clean-up may act on what was true before. If stores fail,
-# it may also read the entries or the recorded cuts without their newest change. It asks for the end of a table's log by
-# name, so a stale list cannot mislead it there. If a table's log lacks the version of a cut, the clean-up leaves the
-# table alone.
+# it may also read the entries or the recorded cuts without their newest change. It looks for the newest entries of a
+# table's log by their file names, without a list, so a stale list cannot mislead it there. If a table's log lacks the
+# version of a cut, the clean-up leaves the table alone.
 
 
 Cuts = list[Mapping[TableName, int]]

@@ -391,7 +391,7 @@ def test_the_newest_state_is_a_table_of_real_columns(typed):
 
 
 def test_an_older_state_and_single_keys_can_be_asked_for(typed):
-    """A user names a cut by its number or a time, and chooses keys by any key column. The output names the limit."""
+    """A cut is named by its number or a time, and keys by any key column. The output says what the limit left out."""
     assert [["SFO", "2", "5", "[]"]] == cells(typed("state", "by_key", "--at", "1", "--key", "place=SFO")[1])
     at = ["--at", "1970-01-01T00:00:01.500Z"]
     assert [["LAX", "1", "1", "[7]"]] == cells(typed("state", "by_key", *at, "--key", "place=LAX", "--key", "day=1")[1])

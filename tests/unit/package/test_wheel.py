@@ -234,7 +234,7 @@ def test_the_lock_file_has_the_packages_of_each_extra():
 
 
 def test_without_extras_a_star_import_brings_the_other_names():
-    """Without its extra, a source of another system is missing in the star import. It can still be imported by name."""
+    """Without its extra, a source of another system is missing in the star import. A user can import it by its name."""
     without = "import sys; sys.modules['psycopg'] = sys.modules['confluent_kafka'] = None\nfrom tidemark import *"
     told = "print('Pipeline' in globals(), 'PostgresChanges' in globals(), 'KafkaSource' in globals())"
     done = subprocess.run([sys.executable, "-c", f"{without}\n{told}"], capture_output=True, text=True, check=False)
