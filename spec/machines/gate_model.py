@@ -344,9 +344,9 @@ class Sent:
         return [item for item in self.items if isinstance(item, SourceSlice)]
 
     def before(self, checkpoint: CheckpointId) -> list[SourceSlice] | None:
-        """Return the segments before this barrier, or None if it did not come.
+        """Return the segments before this barrier, or None if the barrier is still due or was skipped.
 
-        If the channel ended without the barrier, return all segments.
+        If the channel ended without the barrier, return all its segments.
         """
         found = []
         for item in self.items:

@@ -905,7 +905,7 @@ def undo_merges(world: World, leaving: Collection[str]) -> None:
 
 
 def _leaving(world: World, name: TableName) -> frozenset[str]:
-    """Return the files of a table that an entry removes whose publication is still due or was lost."""
+    """Return the files that an entry removes from a table, if the publication of this is due or was lost."""
     shown = world.table(name).shown[-1]
     waiting = [
         row

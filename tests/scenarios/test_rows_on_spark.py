@@ -125,9 +125,9 @@ class Hears(TickListener):
 
 
 def test_the_interval_triggers_and_the_pause_after_each_checkpoint_is_kept(tick, tmp_path):
-    """Only the clock triggers checkpoints, each at least the pause after the commit of the one before (A1, A2).
+    """Only the clock triggers checkpoints, each no sooner than the pause after the last one's commit (A1, A2).
 
-    The first one is triggered at least the pause after the claim. When the job ends, the clock triggers no more.
+    The first one is triggered no sooner than the pause after the claim. When the job ends, the clock triggers no more.
     """
     by_time = changed(every_rows=None, interval_ms=20, min_pause_ms=PAUSE_MS, retained=4)
     limits = TickLimits(until_caught_up=False, checkpoints=4)

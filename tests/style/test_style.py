@@ -34,7 +34,7 @@ ENTRY_POINTS = {"jobs.cli.main", "jobs.pipelines.flights_data", "jobs.spark.jars
 # The public interface, which no module of the product imports.
 ENTRY_POINTS |= {"tidemark.dagster", "tidemark.prepare", "tidemark.reporting", "tidemark.testing", "tidemark.__main__"}
 
-# The command finds pipelines under their names, and the judge of the vectors finds its runners so.
+# The command finds pipelines under their names, and the judge of the vectors finds its runners under theirs.
 FOUND_BY_NAME = ("jobs.pipelines.", "spec.flink.")
 
 

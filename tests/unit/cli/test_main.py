@@ -616,7 +616,7 @@ def test_the_pipelines_name_may_be_left_out(job, capsys):
 
 
 def test_a_cut_that_is_not_published_says_how_to_publish_it(job, capsys):
-    """The newest checkpoint is committed, and its cut is not recorded yet. So the newest cut is the cut before."""
+    """The newest checkpoint is committed, and its cut is not recorded yet. The newest cut is older."""
     assert ExitCode.DONE == execute(["cut", "--warehouse", str(job.root)])
     assert "cut 6 of flights" in capsys.readouterr().out
     assert ExitCode.NOT_THERE == execute(["cut", "7", "--warehouse", str(job.root)])

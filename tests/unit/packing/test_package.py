@@ -1,4 +1,4 @@
-"""`tidemark package`: what is packed, what is refused and named, and that a bare Python imports the archive."""
+"""`tidemark package`: what is packed, what is refused, and that a bare Python imports the packed modules."""
 
 import subprocess
 import sys
