@@ -149,8 +149,10 @@ def least(inputs: Iterable[Watermark], last: Watermark) -> Watermark:
 class ChannelTime:
     """How far one channel of a vertex was at its last barrier. A cut records it.
 
-    `active_ms` is the clock of the last barrier before which the split of the channel had rows, or still had some to
-    read. It is None before the channel's first barrier, and for a channel from a vertex.
+    `active_ms` is the clock time of the last barrier at which the channel's split was active: rows of the split had run
+    since the barrier before, or the split still had rows to read. A split is also active at its first barrier, and
+    while it waits for an earlier part of its source. `active_ms` is None before the channel's first barrier, and for a
+    channel from a vertex.
     """
 
     mark: Watermark = Watermark()
@@ -240,7 +242,7 @@ class VertexTime:
             self._overtaken[channel] = left - segments, barrier
 
     def read(self, channel: ChannelId, greatest_ms: int) -> None:
-        """Record the greatest time among rows that have run. A greater time of earlier rows stays."""
+        """Record the greatest time of rows that have run, unless earlier rows had a greater time."""
         self._greatest[channel] = max(greatest_ms, self._greatest.get(channel, BEFORE_TIME))
 
     def held_back(self) -> Iterator[tuple[ChannelId, int, int]]:

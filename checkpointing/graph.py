@@ -203,9 +203,9 @@ class JobGraph:
         )
 
     def time_channels(self, name: VertexId) -> dict[ChannelId, EventTime | None]:
-        """Return a vertex's input channels whose rows have times. Without any, the vertex keeps no time (N1).
+        """Return a vertex's input channels whose rows have times, and what the pipeline declares about these times.
 
-        A channel from a split has what the pipeline declares about its times. A channel from a vertex has None.
+        For a channel from a vertex, the declaration is None. A vertex without such channels tracks no event time (N1).
         """
         times, timed = self.vertex(name).event_times, self._timed()
         declared = {edge: times[edge.input] if times else None for edge in self.upstream(name)}

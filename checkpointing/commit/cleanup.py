@@ -386,7 +386,10 @@ def is_unreferenced(
 def is_leftover(
     name: StagedName, generation: Generation, *, current: Generation, newest: CheckpointRecord | None
 ) -> bool:
-    """Return whether no checkpoint can name this staged file of that generation. A savepoint still may."""
+    """Return True if certainly no checkpoint names this staged file, now or later. A savepoint can name it.
+
+    `generation` is the generation that wrote the file. `current` is the generation of the current claim.
+    """
     if generation >= current:
         return False
     if newest is None or generation > newest.generation:

@@ -136,9 +136,9 @@ class TableKeys(_Persisted):
 class InputTimeRecord(_Persisted):
     """How far in event time one input of a vertex was, from one split or from one upstream vertex (N1).
 
-    `active_ms` is the clock of the last barrier before which the split had rows, or had some to read. `delay_ms`,
-    `idle_after_ms` and `close_after_ms` are what the pipeline declared for the split at that time. No decision depends
-    on these three.
+    `active_ms` is the clock time of the last barrier at which the split was active: rows of the split had run since the
+    barrier before, or the split still had rows to read. `delay_ms`, `idle_after_ms` and `close_after_ms` are what the
+    pipeline declared for the split at that time. No decision depends on these three.
     """
 
     input: int = Field(ge=0)

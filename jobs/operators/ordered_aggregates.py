@@ -141,7 +141,7 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class ApproximateDistinct:
-    """The number of distinct values, from the `size` least of their 64-bit hashes (the KMV sketch).
+    """The approximate number of distinct values, from the `size` smallest of their 64-bit hashes (the KMV sketch).
 
     Source: Bar-Yossef and others, "Counting Distinct Elements in a Data Stream" (2002). With fewer than `size` distinct
     values the number is exact. With more, its standard error is 1 / sqrt(size - 2). The accumulator depends on the
@@ -169,15 +169,15 @@ class ApproximateDistinct:
         return pl.lit([])
 
     def add(self) -> pl.Expr:
-        """Keep the least hashes."""
+        """Keep the `size` smallest hashes."""
         return pl.col(self.column).drop_nulls().unique().sort().head(self.size).implode()
 
     def merge(self, one: pl.Expr, other: pl.Expr) -> pl.Expr:
-        """Keep the least hashes of both."""
+        """Keep the `size` smallest hashes of both accumulators."""
         return one.list.concat(other).list.unique().list.sort().list.head(self.size)
 
     def result(self, accumulator: pl.Expr) -> pl.Expr:
-        """Return the number of hashes, or an estimate of it if these are only the least hashes."""
+        """Return the number of hashes if it is below `size`, or else an estimate from the greatest of these hashes."""
         share = accumulator.list.last().cast(pl.Float64) / 2.0**64 + 0.5
         found = accumulator.list.len()
         return pl.when(found < self.size).then(found).otherwise(((self.size - 1) / share).round()).cast(pl.Int64)

@@ -1,4 +1,4 @@
-"""Finds, as Spark expressions, incomplete JSON records, and values that Spark silently reads as other values.
+"""Builds Spark expressions that find bad JSON records, and values that Spark silently reads as other values.
 
 Spark's parsers are lenient, and in no mode do they report these records and values:
 

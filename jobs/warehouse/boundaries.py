@@ -111,9 +111,10 @@ def boundary_of(effect: CarriedOut) -> str:
 
 
 def boundary_names(graph: JobGraph) -> tuple[str, ...]:
-    """Return the boundaries that a tick of this job can cross, in the order of a tick that recovers.
+    """Return the boundaries that a tick of this job can cross.
 
-    The result leaves out the boundaries of repairing tables (`tick.carrier`) and of renaming (`tick.renaming`).
+    Their order is roughly the order in which a tick crosses them if the tick first recovers. The result leaves out the
+    boundaries of repairing tables (`tick.carrier`) and of renaming (`tick.renaming`).
     """
     tables = [str(table.name) for table in graph.tables()]
     outside = [str(table.name) for table in graph.tables() if table.outside]

@@ -408,7 +408,11 @@ class CheckpointStore:
         return rows
 
     def _sound(self, entries: list[dict[str, Any]], read: Callable[[dict[str, Any]], Row | None]) -> dict[str, Row]:
-        """Return by text the form that `read` returns of each of these entries, without the ignored entries."""
+        """Return a dict from the text of each entry to the result of `read`, without entries for which this is None.
+
+        Raise UnreadableRowError for an entry that `read` cannot read. If the store reads beyond damage, leave this
+        entry out and record its damage instead, unless the entry is a claim or a release.
+        """
         rows: dict[str, Row] = {}
         for entry in entries:
             try:

@@ -374,7 +374,10 @@ class ReservationStore:
         return row if isinstance(row, CheckpointRecord) else None
 
     def keep_row(self, name: str, row: CheckpointRecord | None) -> None:
-        """Write the entry of the cut that will be reserved under this name. It is durable on return."""
+        """Write the entry of a cut that is about to be reserved under this name. The entry is durable on return.
+
+        If `row` is None, delete the entry that was written under this name before.
+        """
         if row is None:
             self._entry(name).delete()
         else:

@@ -52,7 +52,11 @@ class Step:
 
     @classmethod
     def of(cls, raw: list[Value], legend: Mapping[str, Value]) -> "Step":
-        """Parse a step. The last element has the options if all its keys are options of that word."""
+        """Parse a step from a list: the step's word, its arguments and, if it has any, its options.
+
+        The last element holds the options if it is a JSON object, and each of its keys is `run` or one of the options
+        that `legend` lists for this word.
+        """
         word, *args = raw
         known = {*legend["steps"][word]["opts"], "run"}
         if args and isinstance(args[-1], dict) and args[-1].keys() <= known:

@@ -609,7 +609,10 @@ class Upstreams:
 
 
 def drawn_upstreams(seed: int, rows: Mapping[SplitId, int], readable: dict[SplitId, int]) -> Upstreams:
-    """Draw what the two sources read: cuts of one job, cuts of two jobs, or cuts in only one of the sources."""
+    """Choose the upstream jobs at random: one job for both sources, one for each source, or one for only one source.
+
+    A source with an upstream job reads the cuts of this job. The seed determines the choice.
+    """
     random = Random(f"upstream of {seed}")  # noqa: S311 - a run must be repeatable
     orders = [split for split in rows if split not in SPLITS[PAYMENTS]]
     of_orders, of_payments = random.choice([(SHOP, SHOP), (SHOP, BANK), (SHOP, None), (None, BANK)])

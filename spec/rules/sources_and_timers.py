@@ -409,7 +409,7 @@ def _flying(record: CheckpointRecord) -> list[SourceSlice]:
 
 @rule("not-too-early")
 class TooEarly(DoorJudge):
-    """Judges what must wait: periodic triggers, idle splits, alignments with a timeout."""
+    """Judges that periodic triggers, polls of idle splits and alignment timeouts do not come too early."""
 
     def __init__(self, door: Watched) -> None:
         super().__init__(door)
@@ -476,7 +476,7 @@ class TooEarly(DoorJudge):
 
 @rule("not-too-late")
 class TooLate(DoorJudge):
-    """Judges what is due: periodic triggers, segments that have waited long enough, alignments that take too long."""
+    """Judges that periodic triggers, micro-batches of waiting rows and alignment timeouts do not come too late."""
 
     def __init__(self, door: Watched) -> None:
         super().__init__(door)

@@ -447,7 +447,7 @@ def _left(value: tuple[object, ...] | None, due_ms: int) -> tuple[object, ...] |
 
 
 def _end_keys(state: StateRows) -> tuple[StateRows, Rows]:
-    """Emit every order of a key without payments. Only the number of the key's pairs stays in the state."""
+    """Emit every order whose key has no payments. Of every key, the state keeps only the number of pairs."""
     after: StateRows = {}
     unmet: list[tuple[int, ...]] = []
     for key, value in state.items():

@@ -128,7 +128,10 @@ def test_a_faulty_reset_is_found():
 
 
 def a_row(kind, checkpoint, positions_read):
-    """Return an entry like the last one of the healthy history, of that kind, with the orders at these positions."""
+    """Return a copy of the healthy history's last entry, with this kind, this checkpoint and these positions.
+
+    The copy has only the vertices with splits. `positions_read` maps each split to its position, as a number of rows.
+    """
     newest = healthy()[1].record
     vertices = tuple(
         vertex.model_copy(

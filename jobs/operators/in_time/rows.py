@@ -151,9 +151,10 @@ def _spaced(keys: Numbers, times: Numbers, least: int) -> np.ndarray[tuple[int],
 
 
 def _first_from(times: Numbers, least: Numbers, low: Numbers, high: Numbers) -> Numbers:
-    """Return for each part of `times` the first place with a time of at least `least`, or the part's end.
+    """Return the first index in each part of `times` whose time is not below `least`, or else the part's end.
 
-    A part reaches from `low` up to `high`. Its times are in order.
+    Each part has its own `low`, `high` and `least`. It begins at the index `low` and ends before the index `high`. Its
+    times ascend.
     """
     low, high = low.copy(), high.copy()
     while (open_ := low < high).any():

@@ -418,7 +418,10 @@ def test_with_the_flag_the_tick_leaves_the_state_behind_and_reads_on(root, answe
 
 
 class Disk:
-    """Records which files were synced, and which file names. A name is synced with its folder."""
+    """Records the files whose bytes are durable, and the durable file names.
+
+    A file's bytes are durable after an fsync of the file. Its name is durable only after an fsync of its folder.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._bytes: set[int] = set()

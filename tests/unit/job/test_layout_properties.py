@@ -284,5 +284,8 @@ def test_a_cut_of_another_mode_is_not_restored():
 
 
 def test_a_cut_is_refused_exactly_if_rows_in_flight_would_be_passed_over():
-    """The test tries all outputs of two inputs, before and after, with rows in flight to each input."""
+    """The test tries all combinations of the outputs that two inputs read at the cut and at the restore.
+
+    In each combination, rows are in flight to no input, to one input, or to both.
+    """
     expect(outputs_are_read_on(), READ_ON)
