@@ -21,8 +21,19 @@ ALWAYS = (
     "tests/spec/sharpness/test_sharpness.py::test_a_slip",
     "tests/spec/tla/test_model.py::test_a_small_world",
     "tests/spec/oracle/",
+    "tests/scenarios/faults/test_kill_matrix.py",
+    "tests/scenarios/nexmark/",
+    "tests/scenarios/operators/test_broadcast_on_spark.py",
+    "tests/scenarios/operators/test_windows_on_spark.py::test_a_killed_tick",
+    "tests/scenarios/stores/test_released_warehouses.py",
+    "tests/scenarios/test_flights.py",
+    "tests/values/test_values.py::test_tables_show",
 )
-"""Tests that are in every run, however long they take: style, and a small part of each judge of the spec."""
+"""Tests that are in every run, however long they take.
+
+These are the tests of style and a small part of each judge of the spec. On Spark, they are the tests that show most at
+once: whole pipelines, kills, and warehouses of older releases.
+"""
 QUICK_S = 1
 """A case that takes at most this many seconds is quick."""
 ONE_OF = 12
