@@ -23,7 +23,6 @@ ALWAYS = (
     "tests/spec/oracle/",
     "tests/scenarios/faults/test_kill_matrix.py",
     "tests/scenarios/nexmark/",
-    "tests/scenarios/operators/test_broadcast_on_spark.py",
     "tests/scenarios/operators/test_windows_on_spark.py::test_a_killed_tick",
     "tests/scenarios/stores/test_released_warehouses.py",
     "tests/scenarios/test_flights.py",

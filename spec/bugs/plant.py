@@ -8,7 +8,7 @@ A bug is a table of a TOML file:
 - `change`: lines of the module (`old`), and the lines in their place (`new`). A few bugs have two changes.
 - `judge`: the judge's name in `spec.bugs.judges`, or the path of a module of property tests.
 - `flink`: the issues in which Flink had the bug, if any. `story` describes a bug that Tidemark once had.
-- `slow`: its judge needs more than three seconds, so `make test` does not hunt the bug every time.
+- `slow`: its judge needs more than two seconds, so `make test` does not hunt the bug every time.
 """
 
 import ast
