@@ -18,31 +18,31 @@ Table = Mapping[tuple[CommitState, type], tuple[CommitState, ...]]
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "STATES.md"
 
 _HEAD = """# States
-Drawn from the tables in the code by `python -m spec.diagrams`; a test fails when this page is stale.
+`python -m spec.diagrams` draws this page from the tables in the code. A test fails if the page is stale.
 """
 _PENDING = """
 ## A pending checkpoint
-`checkpointing/coordinator/pending.py`. Until it is *finalising* it may expire, be declined, be subsumed, or fail
-with somebody who was asked; from then on its fate lies with its commit alone.
+`checkpointing/coordinator/pending.py`. Until it is *finalising*, it can expire, be declined, be subsumed, or fail
+with a task or hook that was asked for it. From then on, only its commit decides whether it completes or fails.
 """
 _COMMIT = """
 ## The commit of one checkpoint
-`checkpointing/commit/two_phase.py`. `RowAppended` out of *finalising* is the commit point:
-before it epoch n never was, after it, it is. A plain savepoint goes from *idle* to
-*finalising* at once, and back when its row is in: it publishes nothing.
+`checkpointing/commit/two_phase.py`. The commit point is `RowAppended` in the state *finalising*. If the tick dies
+before it, epoch n never happened. If the tick dies after it, epoch n is complete. A plain savepoint goes from *idle* to
+*finalising* at once, and back to *idle* when its entry is in. It publishes nothing.
 """
 _ENDING = """
 ## The end of a tick
-`checkpointing/job/tick_end.py`. A phase that a cause does not leave is kept: somebody who asks to stop later waits for
-no checkpoint if the tick is stopping already. From *stopping* and *failing* a tick ends only when no entry is in doubt.
-In *finishing* it takes a last checkpoint of its own.
+`checkpointing/job/tick_end.py`. A cause that has no arrow from a phase changes nothing. For example, if the tick is
+stopping already, a later request to stop waits for no checkpoint. From *stopping* and *failing*, a tick ends only when
+no entry is in doubt. In *finishing*, the tick takes a last checkpoint of its own.
 """
 _TICK = """
 ## Holding a job
-`checkpointing/tick/transitions.py`. A tick goes through this door, and so does everything that is done to a job at
-rest. A state is the effect that the door waits for. Which of the steps are taken is the errand's
-(`checkpointing/tick/attempts.py`): a savepoint at rest creates no tables and deletes no leftovers, an import repairs
-nothing. From the claim on, whatever fails leads to `LookForRival` or `AppendRelease`; those arrows are left out.
+`checkpointing/tick/transitions.py`. A tick takes these steps, and so does every command that changes a job at rest. A
+state is the effect whose answer the job waits for. The errand decides which steps are taken
+(`checkpointing/tick/attempts.py`): a savepoint at rest creates no tables and deletes no leftovers, and an import
+repairs nothing. After the claim, every failure leads to `LookForRival` or `AppendRelease`. These arrows are left out.
 """
 
 

@@ -379,7 +379,7 @@ def _begins_to_expire(vertex: Vertex, was: VertexRecord) -> bool:
 
 
 def _vertex_time(graph: JobGraph, vertex: Vertex, record: CheckpointRecord | None) -> VertexTime | None:
-    """Return how far in event time a vertex is at the cut. None: it keeps no time (N1).
+    """Return how far in event time a vertex is at the cut, or None if it tracks no event time (N1).
 
     A split that the cut does not know has no time yet.
     """

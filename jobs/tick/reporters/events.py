@@ -29,7 +29,7 @@ class ReportedTable:
     bytes: int
     """The bytes of the same files."""
     complete_until_ms: int | None = None
-    """The event time up to which the table has all rows. None: the table keeps no time, or is complete for ever."""
+    """The event time up to which the table has all rows. None: it tracks no event time, or is complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
