@@ -74,7 +74,7 @@ def nobody(copied: Copied) -> None:
 def must_be_there(source: Storage, files: Iterable[FileHandle]) -> None:
     """Raise FileNotCopiedError for the first file that is missing or has another size. Call this before copying.
 
-    A symbolic link in a table's folder is refused too, because whoever made the folder could have linked any file.
+    A symbolic link in a table's folder is refused too, because the link could lead to any file of this machine.
     """
     for file in files:
         if file.inline:

@@ -211,7 +211,7 @@ class Reach:
         self.reached.add(method)
         self._work.append((where, node))
 
-    # -------------------------------------------------------------- what there is
+    # -------------------------------------------------------------- classes, methods and functions
 
     def definitions(self) -> Iterator[tuple[Definition, ast.FunctionDef | ast.ClassDef]]:
         """Yield the public functions and classes of the core, and the public methods of the classes."""

@@ -1,4 +1,4 @@
-"""A reader of the tables while ticks run and die, and functions that read what is there in the end.
+"""Reads the tables while ticks run and die. Further functions read the newest cut, and single tables.
 
 The reader reads by cut, as the documents tell users to do. It reads again whenever a log has a new version, and keeps
 each problem that it finds.

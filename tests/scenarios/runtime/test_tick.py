@@ -319,7 +319,7 @@ def test_a_malformed_request_harms_no_tick(tmp_path, undisturbed):
     assert undisturbed == read_cut(tmp_path)
 
 
-def test_whoever_stops_waiting_takes_the_request_back(tmp_path):
+def test_a_caller_that_stops_waiting_takes_its_request_back(tmp_path):
     """Ctrl-C while the command waits leaves neither a request nor an answer."""
     gate = tmp_path / "gate"
 
